@@ -102,17 +102,17 @@ class _QuietProcess(context.SpawnProcess):
     """A spawned process that does not re-run its parent's ``__main__``, which may be heavy."""
 
     @staticmethod
-    def _Popen(process_obj: Any) -> Any:  # type: ignore[override]
+    def _Popen(process_obj: Any) -> Any:
         with _main_lock:
             real, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
             try:
-                return context.SpawnProcess._Popen(process_obj)  # type: ignore[attr-defined]
+                return context.SpawnProcess._Popen(process_obj)
             finally:
                 sys.modules["__main__"] = real
 
 
 class _QuietContext(context.SpawnContext):
-    Process = _QuietProcess  # type: ignore[assignment]
+    Process = _QuietProcess
 
 
 def _start_worker() -> None:

@@ -46,7 +46,8 @@ class Lines:
     def __init__(self, write: Callable[[str], None] | None = None, every_seconds: float = 5.0) -> None:
         self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
         self._every = every_seconds
-        self._what, self._total, self._unit, self._done = "", None, "", 0
+        self._what, self._unit, self._done = "", "", 0
+        self._total: int | None = None
 
     def start(self, what: str, total: int | None, unit: str) -> None:
         self._what, self._total, self._unit, self._done = what, total, unit, 0
