@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from multiprocessing import context
 from typing import Any, Generic, Protocol, TypeVar
 
+from shardtrail.errors import PipelineError, StoreUnavailable
+
 U = TypeVar("U")
 R = TypeVar("R")
 
@@ -40,6 +42,8 @@ class Outcome(Generic[R]):
     label: str
     value: R | None
     error: str = ""
+    transient: bool = False
+    """Time may mend the error: an unavailable store, a worker that was killed."""
 
 
 class Mapper(Protocol):
@@ -64,35 +68,47 @@ def guarded(function: Callable[[U], R], label: str, unit: U) -> Outcome[R]:
     try:
         return Outcome(label, function(unit))
     except Exception as error:
-        return Outcome(label, None, f"{type(error).__name__}: {error}")
+        return Outcome(label, None, _text(error), isinstance(error, StoreUnavailable))
+
+
+def _text(error: BaseException) -> str:
+    """Our own errors speak for themselves; of others the type is part of the message."""
+    return str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
 
 
 def run_units(
-    stage: str, function: Callable[[U], R], units: Sequence[tuple[str, U]], executor: Executor, ahead: int = 64
+    stage: str, function: Callable[[U], R], units: Sequence[tuple[str, U]], executor: Executor, ahead: int = 16
 ) -> Iterator[Outcome[R]]:
-    """The plain mapper: at most ``ahead`` units are handed to the executor at a time."""
+    """The plain mapper: at most ``ahead`` units are handed to the executor at a time.
+
+    The death of one worker breaks a whole pool. The units in flight are then run again, each alone in a
+    fresh worker, so that only the one that kills its worker fails.
+    """
     waiting = iter(units)
-    running: dict[Future[Outcome[R]], str] = {}
+    running: dict[Future[Outcome[R]], tuple[str, U]] = {}
     while True:
         while len(running) < ahead and (entry := next(waiting, None)) is not None:
-            label, unit = entry
-            running[executor.submit(guarded, function, label, unit)] = label
+            running[executor.submit(guarded, function, *entry)] = entry
         if not running:
             return
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
-            label = running.pop(future)
-            yield settle(label, future)
+            label, unit = running.pop(future)
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                yield _alone(function, label, unit)
+            except Exception as error:
+                yield Outcome(label, None, _text(error))
 
 
-def settle(label: str, future: Future[Outcome[R]]) -> Outcome[R]:
-    """The outcome of a finished future, a dead worker included."""
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return Outcome(label, None, "WorkerDied: a worker process died (killed, or out of memory); run again")
-    except Exception as error:
-        return Outcome(label, None, f"{type(error).__name__}: {error}")
+def _alone(function: Callable[[U], R], label: str, unit: U) -> Outcome[R]:
+    with process_pool(1) as pool:
+        try:
+            return pool.submit(guarded, function, label, unit).result()
+        except BrokenProcessPool:
+            text = "its worker process died (killed, or out of memory), and again when it ran alone"
+            return Outcome(label, None, text, transient=True)
 
 
 _main_lock = threading.Lock()
@@ -128,6 +144,39 @@ def _start_worker() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+class WorkerPool(Executor):
+    """Spawned worker processes; when one dies, the pool is replaced at the next submission."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._pool = self._new()
+
+    def _new(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._workers, mp_context=_QuietContext(), initializer=_start_worker)
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        """As ``concurrent.futures.Executor.submit``."""
+        with self._lock:
+            try:
+                return self._pool.submit(fn, *args, **kwargs)
+            except BrokenProcessPool:
+                self._pool = self._new()
+                return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As ``concurrent.futures.Executor.shutdown``."""
+        self._pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+    def kill(self) -> None:
+        """End the workers at once, whatever they are doing."""
+        # shutdown() forgets the processes, so they are listed before it.
+        children = list((self._pool._processes or {}).values())
+        for child in children:
+            child.kill()
+        self.shutdown(wait=False, cancel_futures=True)
+
+
 @contextlib.contextmanager
 def process_pool(workers: int = 0) -> Iterator[Executor]:
     """A pool of spawned worker processes; on an exception they are killed, not waited for.
@@ -135,17 +184,13 @@ def process_pool(workers: int = 0) -> Iterator[Executor]:
     Args:
         workers: processes; 0 means as many as there are usable cores.
     """
-    executor = ProcessPoolExecutor(workers or cores(), mp_context=_QuietContext(), initializer=_start_worker)
+    pool = WorkerPool(workers or cores())
     try:
-        yield executor
+        yield pool
     except BaseException:
-        # shutdown() forgets the processes, so they are listed before it.
-        children = list((executor._processes or {}).values())
-        for child in children:
-            child.kill()
-        executor.shutdown(wait=False, cancel_futures=True)
+        pool.kill()
         raise
-    executor.shutdown(wait=True)
+    pool.shutdown(wait=True)
 
 
 @contextlib.contextmanager
@@ -170,11 +215,11 @@ def serial_mapper(stage: str, function: Callable[[U], R], units: Sequence[tuple[
 __all__ = [
     "Mapper",
     "Outcome",
+    "WorkerPool",
     "cores",
     "guarded",
     "local_mapper",
     "process_pool",
     "run_units",
     "serial_mapper",
-    "settle",
 ]

@@ -1,0 +1,140 @@
+"""Units of a stage as Prefect task runs: at most ``MOST_RUNS`` a stage, each over a batch of units.
+
+What is done is read from disk by the stage, never from Prefect: a retried flow run submits only
+what is missing, whatever was edited, killed or restarted meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.futures import wait
+from prefect.logging import get_run_logger
+from prefect.tasks import exponential_backoff
+
+from shardtrail.errors import PipelineError, StoreUnavailable
+from shardtrail.execution import Mapper, Outcome, run_units
+
+U = TypeVar("U")
+R = TypeVar("R")
+
+MOST_RUNS = 300
+"""A burst of more task runs than a server's event queue can take is lost without a word."""
+
+
+class UnitsFailed(PipelineError, RuntimeError):
+    """Units of one batch failed; ``transient`` if time may mend all of them."""
+
+    def __init__(self, text: str, transient: bool) -> None:
+        self.transient = transient
+        super().__init__(text)
+
+
+@dataclass
+class _Batch:
+    """What a task run needs beyond its labels; reaches the runner's threads through the context."""
+
+    stage: str
+    function: Callable[[Any], Any]
+    units: list[tuple[str, Any]]
+    executor: Executor
+    outcomes: SimpleQueue[Outcome[Any]]
+    done: set[str] = field(default_factory=set)
+    failed: dict[str, Outcome[Any]] = field(default_factory=dict)
+
+
+_batches: ContextVar[Sequence[_Batch]] = ContextVar("batches")
+
+
+def is_transient(_task: object, _run: object, state: Any) -> bool:
+    """Time mends an unavailable store or a lost worker; it does not mend a bad file."""
+    error = state.result(raise_on_failure=False) if state.is_failed() else None
+    return isinstance(error, StoreUnavailable) or (isinstance(error, UnitsFailed) and error.transient)
+
+
+@task(
+    task_run_name="{stage} {units}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=3,
+    retry_delay_seconds=exponential_backoff(2),  # 2, 4, 8 s
+    retry_jitter_factor=0.5,
+    retry_condition_fn=is_transient,
+)
+def run_batch(stage: str, units: str, number: int) -> None:
+    """Run one batch of a stage's units. Repeating is safe: a unit's name fixes its bytes."""
+    batch = _batches.get()[number]
+    batch.failed.clear()
+    missing = [unit for unit in batch.units if unit[0] not in batch.done]
+    for outcome in run_units(stage, batch.function, missing, batch.executor):
+        if outcome.error:
+            batch.failed[outcome.label] = outcome
+        else:
+            batch.done.add(outcome.label)
+            batch.outcomes.put(outcome)
+    if batch.failed:
+        raise UnitsFailed(
+            "\n".join(f"{label}: {outcome.error}" for label, outcome in batch.failed.items()),
+            all(outcome.transient for outcome in batch.failed.values()),
+        )
+
+
+def task_mapper(executor: Executor) -> Mapper:
+    """The mapper that flows give to stages: every batch of units is one task run on ``executor``."""
+
+    def mapper(stage: str, function: Callable[[U], R], units: Sequence[tuple[str, U]]) -> Iterator[Outcome[R]]:
+        if not units:
+            return
+        outcomes: SimpleQueue[Outcome[Any]] = SimpleQueue()
+        batches = [_Batch(stage, function, part, executor, outcomes) for part in _parts(list(units))]
+        token = _batches.set(batches)
+        try:
+            futures = [run_batch.submit(stage, _name(batch.units), n) for n, batch in enumerate(batches)]
+        finally:
+            _batches.reset(token)
+        yield from _collect(futures, batches, outcomes)
+
+    return mapper
+
+
+def _collect(futures: list[Any], batches: list[_Batch], outcomes: SimpleQueue[Outcome[Any]]) -> Iterator[Outcome[Any]]:
+    """Outcomes as they come; what a batch did not report by its end is a failure by name."""
+    waiting = dict(zip(futures, batches, strict=True))
+    while waiting:
+        settled = wait(list(waiting), timeout=0.2)
+        while not outcomes.empty():
+            yield outcomes.get()
+        for future in settled.done:
+            batch = waiting.pop(future)
+            while not outcomes.empty():
+                yield outcomes.get()
+            for label, _ in batch.units:
+                if label not in batch.done:
+                    yield batch.failed.get(label) or Outcome(label, None, f"did not run: {future.state.message}")
+
+
+def _parts(units: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
+    """At most ``MOST_RUNS`` batches of nearly equal length, order kept."""
+    count = min(len(units), MOST_RUNS)
+    bounds = [len(units) * n // count for n in range(count + 1)]
+    return [units[low:high] for low, high in itertools.pairwise(bounds)]
+
+
+def _name(units: Sequence[tuple[str, Any]]) -> str:
+    first, last = units[0][0], units[-1][0]
+    return first if first == last else f"{first} to {last} ({len(units)})"
+
+
+class RunLog:
+    """``write`` for progress lines that go to the flow run's log."""
+
+    def __call__(self, line: str) -> None:
+        get_run_logger().info(line)
