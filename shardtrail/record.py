@@ -1,0 +1,176 @@
+"""Record a build: DVC commit, then (where configured) git commit of the lock.
+
+DVC is the notary: ``dvc.lock`` then names the md5 of every out beside the parameters that made it. A
+result is recorded only if the parameters stored with it are those it was built with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardtrail.config import load_config
+from shardtrail.dataset import load_dataset
+from shardtrail.errors import PipelineError, SourceChanged
+from shardtrail.files import to_json, write_atomic
+from shardtrail.folder import Folder
+from shardtrail.git import commit, is_repository
+from shardtrail.job import Job
+
+DATA_STAGES = ("download", "validate", "shard", "hash")
+MODEL_STAGES = ("train", "register")
+
+_LOCK_PATIENCE_SECONDS = 600
+_GIT_TRACKED = ("dvc.lock", "params.yaml", "metrics.json", "registration.json")
+
+
+class RecordError(PipelineError, RuntimeError):
+    """DVC or git could not record a build."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What ``record`` did.
+
+    Attributes:
+        dvc: whether ``dvc.lock`` holds the build (False: the folder is no DVC repository, or switched off).
+        commit: the git commit that holds it; empty if none was made.
+    """
+
+    dvc: bool
+    commit: str = ""
+
+
+def record(job: Job, stages: Sequence[str]) -> Recorded:
+    """Record the outs of ``stages`` as they lie on disk. Repeating it without a change runs nothing.
+
+    Raises:
+        SourceChanged: ``params.yaml`` was edited since the build began.
+        RecordError: DVC or git failed; the text is theirs.
+    """
+    if not job.config.record.dvc or not is_dvc_folder(job.folder):
+        return Recorded(dvc=False)
+    _same_params(job)
+    evidence = _evidence(job.folder, stages)
+    note = job.folder.state / "recorded.json"
+    known = _read_note(note)
+    key = "+".join(stages)
+    if known.get(key) != evidence:
+        if "hash" in stages:
+            _seed_digests(job)
+        _run_dvc(job, ["commit", "--force", "--quiet", *stages])
+        _same_params(job)
+        known[key] = _evidence(job.folder, stages)
+        write_atomic(note, to_json(known))
+    commit = _commit_lock(job, stages) if job.config.record.git_commit else ""
+    return Recorded(dvc=True, commit=commit)
+
+
+def is_dvc_folder(folder: Folder) -> bool:
+    """Whether the working folder has stages and lies in a DVC repository."""
+    if not (folder.root / "dvc.yaml").exists():
+        return False
+    return any((parent / ".dvc" / "config").exists() for parent in (folder.root, *folder.root.parents))
+
+
+def _same_params(job: Job) -> None:
+    """The lock stores the file's parameters, so they must still be those of the build."""
+    if load_config(job.folder.params) != job.config:
+        raise SourceChanged(
+            f"{job.folder.params} was edited while the build ran, so its result cannot be recorded with these "
+            "parameters; run again (what is done is kept)"
+        )
+
+
+def _evidence(folder: Folder, stages: Sequence[str]) -> dict[str, str]:
+    """Cheap proof that nothing changed since the last record: digests of the small files, stats of the others."""
+    paths = [folder.params, folder.root / "dvc.yaml", folder.root / "dvc.lock"]
+    if "hash" in stages:
+        paths += [folder.inventory, folder.manifest, folder.quarantine, folder.warnings, folder.statistics]
+        paths += [folder.plan, folder.dataset]
+    if "train" in stages:
+        paths += [*sorted(folder.models.rglob("*")), *sorted(folder.plots.rglob("*"))]
+        paths += [folder.metrics, folder.registration]
+    result = {}
+    for path in paths:
+        if not path.exists():
+            result[folder.relative(path)] = "absent"
+        elif path.name in ("dvc.lock", "dvc.yaml", "params.yaml"):
+            result[folder.relative(path)] = hashlib.md5(path.read_bytes()).hexdigest()
+        elif path.is_file():
+            stat = path.stat()
+            result[folder.relative(path)] = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+    return result
+
+
+def _read_note(path: Path) -> dict[str, Mapping[str, str]]:
+    try:
+        known: dict[str, Mapping[str, str]] = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return known
+
+
+def _seed_digests(job: Job) -> None:
+    """Hand DVC the md5 of every shard that the writer computed, so that it does not read them all again.
+
+    The interface is DVC's own and may go: then DVC reads the shards itself.
+    """
+    dataset = load_dataset(job.folder.dataset)
+    digests = {str(job.folder.shards / shard.file): shard.md5 for shard in dataset.shards}
+    try:
+        from dvc.fs import LocalFileSystem
+        from dvc.repo import Repo
+        from dvc_data.hashfile.hash_info import HashInfo
+
+        with Repo(str(job.folder.root)) as repo:
+            entries = [(path, HashInfo("md5", md5), None) for path, md5 in digests.items()]
+            repo.state.save_many(entries, LocalFileSystem())
+    except (ImportError, AttributeError, TypeError):
+        return
+
+
+def _run_dvc(job: Job, arguments: Sequence[str]) -> None:
+    """Run one DVC command, waiting for others that hold its lock."""
+    command = [sys.executable, "-m", "dvc", *arguments]
+    environment = os.environ | {"DVC_NO_ANALYTICS": "1", "PATH": _path_with_python()}
+    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    while True:
+        answer = subprocess.run(
+            command,
+            cwd=job.folder.root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if answer.returncode == 0:
+            return
+        text = (answer.stderr.strip() or answer.stdout.strip())[-2000:]
+        if "lock" not in text.lower() or time.monotonic() > deadline:
+            raise RecordError(f"dvc {' '.join(arguments)} failed in {job.folder.root}:\n{text}")
+        job.progress.say("waiting for another DVC command to finish")
+        time.sleep(2)
+
+
+def _path_with_python() -> str:
+    """PATH that finds this environment's ``python`` first, as the stages' commands need it."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def _commit_lock(job: Job, stages: Sequence[str]) -> str:
+    """Commit the lock (and what stands beside it in git) if it changed; return HEAD."""
+    root = job.folder.root
+    if not is_repository(root):
+        raise RecordError(f"record.git_commit is on but {root} lies in no git repository; run: git init {root}")
+    paths = [name for name in _GIT_TRACKED if (root / name).exists()]
+    digest = load_dataset(job.folder.dataset).digest[:12]
+    return commit(root, f"Build dataset {digest}" if "hash" in stages else f"Train on dataset {digest}", paths)
