@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import wait
-from prefect.logging import get_run_logger
 from prefect.tasks import exponential_backoff
 
 from shardtrail.errors import PipelineError, StoreUnavailable
@@ -131,10 +130,3 @@ def _parts(units: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
 def _name(units: Sequence[tuple[str, Any]]) -> str:
     first, last = units[0][0], units[-1][0]
     return first if first == last else f"{first} to {last} ({len(units)})"
-
-
-class RunLog:
-    """``write`` for progress lines that go to the flow run's log."""
-
-    def __call__(self, line: str) -> None:
-        get_run_logger().info(line)

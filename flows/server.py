@@ -1,0 +1,123 @@
+"""A Prefect server of the working folder's own, for commands that run a flow where none is up.
+
+Nothing here imports prefect: its address must stand in the environment before that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from shardtrail.errors import PipelineError
+from shardtrail.folder import Folder
+
+_QUIET = {
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLI_PROMPT": "false",
+    "DO_NOT_TRACK": "1",
+}
+
+
+class ServerError(PipelineError, RuntimeError):
+    """The Prefect server could not be started; its log is named."""
+
+
+@contextlib.contextmanager
+def prefect_api(folder: Folder, *, port: int = 0, quiet: bool = True) -> Iterator[str]:
+    """The address of a Prefect API, set for this process; a server is started if the environment names none.
+
+    Args:
+        folder: keeps the server's database and log under ``.shardtrail/``.
+        port: 0 picks a free one.
+        quiet: keep Prefect's own log lines off the terminal; they reach the server all the same.
+
+    Raises:
+        ServerError: the server did not come up.
+    """
+    os.environ.update(_QUIET if quiet else {**_QUIET, "PREFECT_LOGGING_LEVEL": "INFO"})
+    given = os.environ.get("PREFECT_API_URL")
+    if given:
+        yield given
+        return
+    home = folder.state / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
+    folder.logs.mkdir(parents=True, exist_ok=True)
+    port = port or _free_port()
+    address = f"http://127.0.0.1:{port}/api"
+    os.environ.update({"PREFECT_HOME": str(home), "PREFECT_API_URL": address})
+    log = folder.logs / "prefect-server.log"
+    with log.open("ab") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "flows.watched_server", str(port)],
+            env=os.environ | {"PREFECT_SERVER_UI_API_URL": address, "PREFECT_LOGGING_LEVEL": "WARNING"},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # so that Ctrl-C reaches the flow, which still has to report to the server
+        )
+    try:
+        _await_health(server, address, log)
+        yield address
+    finally:
+        os.environ.pop("PREFECT_API_URL", None)
+        _stop(server)
+
+
+def settle(address: str, patience_seconds: float = 15) -> None:
+    """Wait until the server has recorded the task runs it was told of: their number stands still.
+
+    A server stopped at once after a fast flow forgets those still in its queue.
+    """
+    deadline = time.monotonic() + patience_seconds
+    before = -1
+    while time.monotonic() < deadline:
+        request = urllib.request.Request(
+            f"{address}/task_runs/count", b"{}", {"Content-Type": "application/json"}, method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            count = int(answer.read())
+        if count == before:
+            return
+        before = count
+        time.sleep(0.5)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _await_health(server: subprocess.Popen[bytes], address: str, log: Path, patience_seconds: float = 120) -> None:
+    deadline = time.monotonic() + patience_seconds
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise ServerError(f"the Prefect server did not start; its log: {log}")
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    if server.poll() is None:
+        server.send_signal(signal.SIGTERM)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
