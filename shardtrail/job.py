@@ -20,6 +20,7 @@ class Job:
         config: the parameters.
         mapper: runs the units of a stage.
         progress: told how far it is.
+        full: hash every raw file, whatever its times say.
         reproduce: True under ``dvc repro``: news in the raw tree are refused, not taken in.
     """
 
@@ -27,6 +28,7 @@ class Job:
     config: Config
     mapper: Mapper = serial_mapper
     progress: Progress = field(default_factory=Silent)
+    full: bool = False
     reproduce: bool = False
 
     @property
@@ -42,4 +44,5 @@ class Job:
 def open_job(root: Path, *, mapper: Mapper = serial_mapper, progress: Progress | None = None) -> Job:
     """The job of a working folder, with the parameters of its ``params.yaml``."""
     folder = Folder(root.resolve())
-    return Job(folder, load_config(folder.params), mapper, progress or Silent())
+    config = load_config(folder.params)
+    return Job(folder, config, mapper, progress or Silent(), full=config.check_sources == "full")

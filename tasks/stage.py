@@ -25,6 +25,9 @@ R = TypeVar("R")
 terminal: ContextVar[Progress | None] = ContextVar("terminal", default=None)
 """Set by the command: progress then goes there instead of to the run's log."""
 
+full_check: ContextVar[bool] = ContextVar("full_check", default=False)
+"""Set by ``run --full``: every raw file is hashed again."""
+
 
 @contextlib.contextmanager
 def building(folder: str) -> Iterator[Job]:
@@ -37,7 +40,8 @@ def building(folder: str) -> Iterator[Job]:
 def opened(folder: str) -> Job:
     """The job of a working folder, reporting to the terminal or to the run's log."""
     progress = terminal.get() or Lines(get_run_logger().info, every_seconds=10)
-    return open_job(Path(folder), progress=progress)
+    job = open_job(Path(folder), progress=progress)
+    return dataclasses.replace(job, full=job.full or full_check.get())
 
 
 def run_stage(name: str, stage: Callable[[], R], *, retries: int = 0) -> R:
