@@ -185,6 +185,22 @@ def sample_data(
     out.print(made.summary, markup=False)
 
 
+@app.command()
+def ui(
+    which: Annotated[Literal["prefect", "mlflow"], typer.Argument(help="Whose pages.")],
+    port: Annotated[int, typer.Option(help="0 picks a free one.")] = 0,
+) -> None:
+    """Show the pages of Prefect (runs, shards, books) or MLflow (metrics, models) until Ctrl-C.
+
+    Example: shardtrail ui mlflow --port 5000
+    """
+    from flows.server import mlflow_pages, prefect_pages
+    from shardtrail.job import open_job
+
+    job = open_job(_State.root)
+    (prefect_pages if which == "prefect" else mlflow_pages)(job, port)
+
+
 def _with(job: Any, mapper: Any, quiet: bool) -> Any:
     import dataclasses
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from shardtrail.errors import PipelineError
 from shardtrail.folder import Folder
+from shardtrail.job import Job
 
 _QUIET = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
@@ -29,7 +30,7 @@ _QUIET = {
 
 
 class ServerError(PipelineError, RuntimeError):
-    """The Prefect server could not be started; its log is named."""
+    """A server could not be started; its log is named."""
 
 
 @contextlib.contextmanager
@@ -73,6 +74,44 @@ def prefect_api(folder: Folder, *, port: int = 0, quiet: bool = True) -> Iterato
         _stop(server)
 
 
+def prefect_pages(job: Job, port: int) -> None:
+    """Serve Prefect's pages over the working folder's own database until Ctrl-C."""
+    with prefect_api(job.folder, port=port) as address:
+        print(f"Prefect: {address.removesuffix('/api')} (Ctrl-C ends it)", flush=True)
+        _until_interrupted()
+
+
+def mlflow_pages(job: Job, port: int) -> None:
+    """Serve MLflow's pages over the working folder's own database until Ctrl-C."""
+    uri = job.config.tracking.uri
+    if uri.startswith(("http://", "https://")):
+        print(f"MLflow: {uri}")
+        return
+    port = port or _free_port()
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", uri, "--default-artifact-root", str(job.folder.root / "mlartifacts")]
+    job.folder.logs.mkdir(parents=True, exist_ok=True)
+    log = job.folder.logs / "mlflow-server.log"
+    with log.open("ab") as output:
+        server = subprocess.Popen(
+            command, cwd=job.folder.root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        _await_health(server, f"http://127.0.0.1:{port}", log)
+        print(f"MLflow: http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)
+        _until_interrupted()
+    finally:
+        _stop(server)
+
+
+def _until_interrupted() -> None:
+    """Wait for Ctrl-C or SIGTERM; both end the server in an orderly way."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(3600)
+
+
 def settle(address: str, patience_seconds: float = 15) -> None:
     """Wait until the server has recorded the task runs it was told of: their number stands still.
 
@@ -110,12 +149,12 @@ def _await_health(server: subprocess.Popen[bytes], address: str, log: Path, pati
                     return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise ServerError(f"the Prefect server did not start; its log: {log}")
+    raise ServerError(f"the server did not start; its log: {log}")
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
     if server.poll() is None:
-        server.send_signal(signal.SIGTERM)
+        os.killpg(server.pid, signal.SIGTERM)
         try:
             server.wait(20)
         except subprocess.TimeoutExpired:

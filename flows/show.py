@@ -1,0 +1,213 @@
+"""What the commands print. The figures come from the library; here they only get a form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from flows.console import err, out, size, table
+from shardtrail.dataset import load_dataset
+from shardtrail.folder import Folder
+from shardtrail.job import Job
+
+
+def _json(value: Any) -> None:
+    json.dump(value, sys.stdout, ensure_ascii=False, indent=1)
+    sys.stdout.write("\n")
+
+
+def status(job: Job, as_json: bool) -> None:
+    """The plan against the disk."""
+    from shardtrail.stages.shard import status as compare
+
+    found = compare(job)
+    if as_json:
+        _json(dataclasses.asdict(found))
+        return
+    books(found.samples)
+    out.print(f"shards   {found.done:,} of {found.planned:,} done")
+    table([{"failed": fault["shard"], "error": fault["error"]} for fault in found.failed])
+    if found.missing:
+        shown = ", ".join(found.missing[:10]) + (
+            f" and {len(found.missing) - 10} more" if len(found.missing) > 10 else ""
+        )
+        out.print(f"missing  {shown}; make them: shardtrail run --until hash")
+    out.print(f"digest   {found.digest or 'none yet'}")
+
+
+def books(samples: dict[str, int]) -> None:
+    """Seen = accepted + quarantined + excluded."""
+    figures = " + ".join(f"{samples.get(key, 0):,} {key}" for key in ("accepted", "quarantined", "excluded"))
+    out.print(f"samples  {samples.get('seen', 0):,} seen = {figures}")
+
+
+def verify(job: Job, deep: bool, repair: bool, as_json: bool) -> bool:
+    """Verify, and repair if asked; True if no fault remains."""
+    from shardtrail.sharding.verify import repair as mend
+    from shardtrail.sharding.verify import verify as examine
+
+    found = examine(job, deep=deep)
+    repaired: tuple[str, ...] = ()
+    if repair and found.faults:
+        repaired = tuple(mend(job, found))
+    remaining = examine(job, deep=deep).faults if repaired else found.faults
+    if as_json:
+        _json(
+            {
+                "shards": found.shards,
+                "records": found.records,
+                "faults": [dataclasses.asdict(fault) for fault in found.faults],
+                "repaired": list(repaired),
+            }
+        )
+        return not remaining
+    table([{key: "" if value is None else value for key, value in dataclasses.asdict(f).items()} for f in found.faults])
+    kind = "every byte read" if deep else "sizes and receipts; --deep reads every byte"
+    out.print(f"{found.shards:,} shards, {found.records:,} records, {len(found.faults):,} faults ({kind})")
+    if repaired:
+        out.print(f"repaired {', '.join(repaired)}")
+    elif found.faults:
+        out.print("rebuild the faulty shards alone: shardtrail verify --deep --repair")
+    return not remaining
+
+
+def plan(job: Job, as_json: bool) -> None:
+    """The plan as a table and a picture, and what it would cost."""
+    from shardtrail.planning.summary import preview
+
+    found = preview(job)
+    if as_json:
+        _json(dataclasses.asdict(found))
+        return
+    table(
+        [
+            {
+                "split": row.split,
+                "group": row.group or "all",
+                "shards": row.shards,
+                "samples": row.samples,
+                "size": size(row.bytes),
+                "smallest": size(row.smallest),
+                "median": size(row.median),
+                "largest": size(row.largest),
+            }
+            for row in found.groups
+        ]
+    )
+    _histogram(found.sizes)
+    out.print(f"to write: {found.to_write:,} of {found.shards:,} shards, {size(found.bytes_to_write)}")
+    for warning in found.warnings:
+        out.print(f"[yellow]![/] {warning}")
+
+
+def _histogram(sizes: list[int], bins: int = 8) -> None:
+    """Shard sizes as bars, one a bin."""
+    if len(sizes) < 2 or min(sizes) == max(sizes):
+        return
+    low, high = min(sizes), max(sizes)
+    counts = [0] * bins
+    for value in sizes:
+        counts[min(int((value - low) / (high - low) * bins), bins - 1)] += 1
+    out.print("\nshards by size")
+    for number, count in enumerate(counts):
+        edge = low + (high - low) * number / bins
+        out.print(f"{size(edge):>10} {'█' * round(40 * count / max(counts)):40} {count:,}")
+    out.print()
+
+
+def trace(root: Path, kind: str, name: str, uri: str, as_json: bool) -> None:
+    """A model's inputs, or where a sample, file or shard went."""
+    from shardtrail.lineage import trace as lineage
+
+    folder = Folder(root.resolve())
+    if kind == "model":
+        found = lineage.trace_model(folder, name, uri)
+        if as_json:
+            lineage.write_json(found, sys.stdout)
+            return
+        out.print(
+            f"model {found.model}/{found.version}  run {found.run_id}  commit {found.git_commit or 'none'}\n"
+            f"dataset {found.digest}  {len(found.shards):,} shards",
+            highlight=False,
+        )
+        rows = []
+        for number, sample in enumerate(found.samples):
+            if number < 10:
+                rows.append({"sample": sample["sample"], "shard": sample["shard"], "record": sample["record"]})
+        table(rows)
+        out.print(f"{number + 1:,} samples; every raw file with its digest: --json")
+        return
+    answer = {"sample": lineage.trace_sample, "file": lineage.trace_file, "shard": lineage.trace_shard}[kind](
+        folder, name, uri
+    )
+    if as_json:
+        _json(answer)
+        return
+    for key in ("shards", "models", "files"):
+        out.print(f"[bold]{key}[/]")
+        table(answer[key])
+
+
+def inspect(folder: Folder, shard: str, record: int | None, as_json: bool) -> None:
+    """A shard or one of its records."""
+    from shardtrail.inspect import inspect_record, inspect_shard
+
+    found = inspect_shard(folder, shard) if record is None else inspect_record(folder, shard, record)
+    if as_json:
+        _json(found)
+        return
+    for key, value in found.items():
+        if isinstance(value, dict):
+            value = f"{value['dtype']} {value['shape']}  {value['min']} to {value['max']}, mean {value['mean']}"
+        if isinstance(value, list):
+            value = "\n".join(map(str, value)).replace("\n", "\n" + " " * 26)
+        out.print(f"{key:25} {value}", markup=False)
+
+
+def summary(job: Job, until: str, seconds: float) -> None:
+    """What a run came to and where it lies."""
+    folder = job.folder
+    if until in ("hash", "train", "register") and folder.dataset.exists():
+        dataset = load_dataset(folder.dataset)
+        table(
+            [
+                {"split": name, **{k: v for k, v in entry.items() if k != "digest"}}
+                for name, entry in dataset.splits.items()
+            ]
+        )
+        books(dict(dataset.samples))
+        if dataset.samples.get("quarantined"):
+            out.print(f"         reasons: {folder.relative(folder.quarantine)}")
+        out.print(f"dataset  {dataset.digest}  {folder.relative(folder.dataset)}")
+    if until in ("train", "register") and folder.metrics.exists():
+        _metrics(json.loads(folder.metrics.read_bytes()))
+    if until == "register":
+        _registered(job)
+    err.print(f"done in {seconds:.0f} s")
+
+
+def _metrics(values: dict[str, Any]) -> None:
+    flat = {key: value for key, value in values.items() if isinstance(value, int | float)}
+    names = [key.removesuffix("_constant") for key in flat if key.endswith("_constant")]
+    table(
+        [{"metric": n, "model": f"{flat[n]:.3f}", "constant predictor": f"{flat[n + '_constant']:.3f}"} for n in names]
+    )
+
+
+def _registered(job: Job) -> None:
+    from shardtrail.tracking.registry import latest_version
+
+    version = latest_version(job)
+    if version is None:
+        return
+    place = "" if job.folder.root == Path.cwd() else f" -C {job.folder.root}"
+    out.print(
+        f"model    {version.name} version {version.version} (alias candidate), run {version.run_id}\n"
+        f"trace    shardtrail{place} trace model {version.name} --json\n"
+        f"MLflow   shardtrail{place} ui mlflow\n"
+        f"Prefect  shardtrail{place} ui prefect",
+        markup=False,
+    )
