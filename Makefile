@@ -19,3 +19,31 @@ setup: .venv/.ready ## make .venv from the hash-pinned lock
 	@.venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements.lock requirements-setup.lock
 	@.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
 	@touch $@
+
+.PHONY: demo
+demo: setup ## the whole pipeline on made-up patches: shards, books, a model, its trace
+	@shardtrail sample-data data/raw --samples 600
+	@shardtrail run
+
+.PHONY: test
+test: setup ## the tests
+	@python -m pytest -n 2 --dist loadfile
+
+.PHONY: lint
+lint: setup ## style, types, import direction
+	@ruff check . && ruff format --check .
+	@mypy
+	@python -m pytest -q tests/test_layers.py
+
+.PHONY: repro
+repro: setup ## rebuild what dvc.lock records
+	@dvc repro
+
+.PHONY: lock
+lock: setup ## resolve the dependencies anew
+	@uv pip compile pyproject.toml --extra dev --universal --generate-hashes --python-version 3.11 --no-header --quiet --upgrade -o requirements.lock
+	@echo uv | uv pip compile - --universal --generate-hashes --python-version 3.11 --no-header --quiet -o requirements-setup.lock
+
+.PHONY: clean
+clean: ## remove what the demo made (not .venv)
+	@rm -rf data models plots metrics.json registration.json .shardtrail mlflow.db mlartifacts

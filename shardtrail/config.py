@@ -267,6 +267,10 @@ def parse_config(text: str, name: str = "params.yaml") -> Config:
         raise ConfigError(f"{name} cannot be used:\n" + "\n".join(_faults(error))) from error
 
 
+_EXCLUDES = {"shard.target_samples": "target_mib", "shard.target_mib": "target_samples"}
+"""Of these only one may be given: to set one clears the other."""
+
+
 def set_params(path: Path, assignments: Sequence[str]) -> Config:
     """Write ``section.key=value`` assignments into a ``params.yaml``, comments kept; all or none.
 
@@ -298,6 +302,9 @@ def set_params(path: Path, assignments: Sequence[str]) -> Config:
                 place[section] = {}
             place = place[section]
         place[last] = value
+        other = _EXCLUDES.get(key.strip())
+        if other and value is not None:
+            place[other] = None
     buffer = io.StringIO()
     yaml.dump(values, buffer)
     config = parse_config(buffer.getvalue(), path.name)

@@ -16,8 +16,8 @@ from shardtrail.records.example import ENCODING_VERSION
 
 _PARAMS = """\
 # Every parameter, with its default. Unknown keys are refused; check with: shardtrail check
-source: {source}          # folder, archive, or http(s) address of an archive
-layout: {layout}          # bigearthnet, or your own as package.module:name
+source: {source}  # folder, archive, or http(s) address of an archive
+layout: {layout}  # bigearthnet, or your own as package.module:name
 check_sources: stat       # stat: trust files whose size, times and inode are unchanged; full: hash everything
 
 bigearthnet:
@@ -53,7 +53,7 @@ shard:
   order: shuffled         # or natural: by acquisition
   cut: stable             # stable: a new sample usually changes one shard; exact: equal sizes
   target_samples: null    # samples of a shard ...
-  target_mib: {target}         # ... or its size
+  target_mib: {target:<11} # ... or its size (192 where neither is given)
   encoding: raw           # raw: little-endian bytes; int64: as BigEarthNet's own scripts write
   seed: 0
 
@@ -145,7 +145,11 @@ data/download
 
 
 def params_text(
-    source: str, layout: str = "bigearthnet", name: str = "shardtrail", git_commit: bool = True, target_mib: float = 192
+    source: str,
+    layout: str = "bigearthnet",
+    name: str = "shardtrail",
+    git_commit: bool = True,
+    target_mib: float | None = None,
 ) -> str:
     """The text of a ``params.yaml`` with every parameter at its default."""
     import json
@@ -157,7 +161,7 @@ def params_text(
         layout=json.dumps(layout, ensure_ascii=False),
         name=name,
         train=train,
-        target=f"{target_mib:g}",
+        target="null" if target_mib is None else f"{target_mib:g}",
         git_commit="true" if git_commit else "false",
     )
 
