@@ -1,0 +1,251 @@
+"""Shards -> batches, with tf.data as the executor of an order that ``order.py`` planned.
+
+for batch in open_dataset(Path("."), "train", batch_size=64, seed=0, epoch=3):
+    model(batch.bands), batch.labels, batch.weight
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from shardtrail.dataset import Dataset, load_dataset
+from shardtrail.errors import ConfigError
+from shardtrail.execution import cores
+from shardtrail.folder import Folder
+from shardtrail.reading.files import ShardFiles, shard_files
+from shardtrail.reading.order import Lane, plan_epoch
+from shardtrail.samples import Feature
+
+_BUFFER = 1 << 20
+
+
+class Batch(NamedTuple):
+    """Some samples; the last ones may be padding.
+
+    Attributes:
+        bands: name -> [n, height, width] (the feature's shape) in the stored dtype.
+        labels: [n, classes] float32, 1 where the sample has the class.
+        weight: [n] float32, 1 for a sample, 0 for padding.
+        sample_id: [n] string; empty for padding.
+    """
+
+    bands: Mapping[str, tf.Tensor]
+    labels: tf.Tensor
+    weight: tf.Tensor
+    sample_id: tf.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """Parses serialised records of one dataset.
+
+    Attributes:
+        features: the arrays to decode; the rest of a record is skipped.
+        classes: length of the vocabulary.
+        encoding: ``raw`` or ``int64``.
+    """
+
+    features: tuple[Feature, ...]
+    classes: int
+    encoding: str
+
+    def __call__(self, records: tf.Tensor) -> Batch:
+        """Parse [n] serialised records."""
+        spec: dict[str, Any] = {feature.name: self._stored(feature) for feature in self.features}
+        spec["labels"] = tf.io.RaggedFeature(tf.int64)
+        spec["sample_id"] = tf.io.FixedLenFeature([], tf.string)
+        parsed = tf.io.parse_example(records, spec)
+        return Batch(
+            bands={feature.name: self._decode(feature, parsed[feature.name]) for feature in self.features},
+            labels=self._multi_hot(parsed["labels"]),
+            weight=tf.ones(tf.shape(records), tf.float32),
+            sample_id=parsed["sample_id"],
+        )
+
+    def _stored(self, feature: Feature) -> tf.io.FixedLenFeature:
+        if self.encoding == "raw":
+            return tf.io.FixedLenFeature([], tf.string)
+        kind = tf.float32 if np.dtype(feature.dtype).kind == "f" else tf.int64
+        return tf.io.FixedLenFeature([int(np.prod(feature.shape))], kind)
+
+    def _decode(self, feature: Feature, stored: tf.Tensor) -> tf.Tensor:
+        dtype = tf.as_dtype(feature.dtype)
+        if self.encoding == "raw":
+            stored = tf.io.decode_raw(stored, dtype, little_endian=True)
+        return tf.reshape(tf.cast(stored, dtype), [-1, *feature.shape])
+
+    def _multi_hot(self, labels: tf.RaggedTensor) -> tf.Tensor:
+        message = f"a label index is outside the vocabulary of {self.classes} classes"
+        inside = tf.debugging.assert_less(labels.values, tf.constant(self.classes, tf.int64), message)
+        with tf.control_dependencies([inside]):
+            hot = tf.one_hot(labels.to_tensor(-1), self.classes, on_value=True, off_value=False, dtype=tf.bool)
+        return tf.ensure_shape(tf.cast(tf.reduce_any(hot, axis=1), tf.float32), [None, self.classes])
+
+
+def make_parser(dataset: Dataset, bands: Sequence[str] | None = None) -> Parser:
+    """A parser for some bands of a dataset (all, when none are named).
+
+    Raises:
+        ConfigError: a band is not in the dataset.
+    """
+    schema = dataset.schema
+    missing = sorted(set(bands or ()) - {feature.name for feature in schema.features})
+    if missing:
+        held = ", ".join(feature.name for feature in schema.features)
+        raise ConfigError(
+            f"the model asks for {', '.join(missing)}, which data/dataset.json does not hold (it holds {held}); "
+            "change train.model, or build a dataset with these bands"
+        )
+    features = tuple(f for f in schema.features if bands is None or f.name in bands)
+    return Parser(features, len(schema.vocabulary), dataset.encoding)
+
+
+def lane_batches(
+    files: ShardFiles, lane: Lane, parser: Parser, size: int, steps: int, start: int = 0
+) -> tf.data.Dataset:
+    """Micro-batches ``start`` to ``steps`` of one lane, as ``Batch`` of exactly ``size``, padded at the end."""
+
+    def windows() -> Iterator[tuple[list[str], list[int], Any, Any]]:
+        for window in lane.windows(start * size):
+            places = list(zip(window.shard.tolist(), window.first.tolist(), strict=True))
+            paths = [files.path(shard) for shard, _ in places]
+            yield paths, [files.offset(*place) for place in places], window.count, window.order
+
+    def read(paths: tf.Tensor, offsets: tf.Tensor, counts: tf.Tensor, order: tf.Tensor) -> tf.data.Dataset:
+        pieces = tf.data.Dataset.from_tensor_slices((paths, offsets, counts))
+        # A whole piece at a time, so that pieces come end to end although they are read at once.
+        records = pieces.interleave(_piece, lane.window, block_length=longest, num_parallel_calls=2, deterministic=True)
+        return records.batch(longest * lane.window).map(lambda window: tf.gather(window, order)).unbatch()
+
+    longest = int(lane.count.max(initial=1))
+    signature = (tf.TensorSpec([None], tf.string), *[tf.TensorSpec([None], tf.int64)] * 3)
+    records = tf.data.Dataset.from_generator(windows, output_signature=signature).flat_map(read)
+    batches = records.batch(size).map(parser, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    padding = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).map(parser).repeat()
+    batches = batches.concatenate(padding).take(steps - start)
+    return batches.map(lambda batch: _pad(batch, size))
+
+
+def global_batches(
+    files: ShardFiles,
+    lanes: Sequence[Lane],
+    parser: Parser,
+    *,
+    micro_batch: int,
+    steps: int,
+    start: int = 0,
+    replicas: int = 1,
+) -> tf.data.Dataset:
+    """Elements for consecutive replicas: each a ``Batch`` of [lanes / replicas, micro_batch, ...].
+
+    Args:
+        files: the shards that were planned.
+        lanes: all lanes of an epoch, or those of one worker.
+        parser: what to read of a record.
+        micro_batch: samples of one micro-batch.
+        steps: global batches of the epoch.
+        start: step to begin with.
+        replicas: how many share the lanes.
+    """
+    parts = [lane_batches(files, lane, parser, micro_batch, steps, start) for lane in lanes]
+    stacked = tf.data.Dataset.zip(*parts).map(_stack)
+    return _bounded(stacked.unbatch().batch(len(lanes) // replicas, drop_remainder=True).prefetch(2 * replicas))
+
+
+def plan_order_batches(files: ShardFiles, parser: Parser, size: int) -> tf.data.Dataset:
+    """Every record once, in plan order, as ``Batch`` of ``size``, padded at the end."""
+    records = tf.data.TFRecordDataset([files.path(i) for i in range(len(files.shards))], buffer_size=_BUFFER)
+    batches = records.batch(size).map(parser, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return _bounded(batches.map(lambda batch: _pad(batch, size)).prefetch(2))
+
+
+def open_dataset(
+    root: Path,
+    split: str = "train",
+    *,
+    batch_size: int = 32,
+    seed: int | None = 0,
+    epoch: int = 0,
+    start: int = 0,
+    bands: Sequence[str] | None = None,
+) -> tf.data.Dataset:
+    """One epoch of a split of a working folder, as ``Batch`` of ``batch_size``, padded at the end.
+
+    Args:
+        root: a folder with ``data/dataset.json`` and ``data/shards``.
+        split: ``train``, ``validation`` or ``test``.
+        batch_size: samples of a batch.
+        seed: of the order; None reads in plan order.
+        epoch: number of the epoch; each has another order.
+        start: batch to begin with.
+        bands: names of the arrays to read; None reads all.
+
+    Raises:
+        ConfigError: no dataset, no such split or band.
+        ShardError: a shard is missing or has another size than the dataset says.
+    """
+    folder = Folder(root.resolve())
+    dataset = load_dataset(folder.dataset)
+    if split not in dataset.splits:
+        raise ConfigError(f"{folder.dataset} has no split {split!r}; it has {', '.join(dataset.splits) or 'none'}")
+    files = shard_files(dataset, folder.shards, [split])[split]
+    parser = make_parser(dataset, bands)
+    if seed is None:
+        return plan_order_batches(files, parser, batch_size).skip(start)
+    (lane,) = plan_epoch(files.records, seed=seed, epoch=epoch, lanes=1)
+    steps = -(-len(lane) // batch_size)
+    return _bounded(lane_batches(files, lane, parser, batch_size, steps, start).prefetch(2))
+
+
+def _piece(path: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+    """``count`` records of a shard from a byte on."""
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path], compression_type="", buffer_size=_BUFFER, byte_offsets=[offset]
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(count)
+
+
+def _pad(batch: Batch, size: int) -> Batch:
+    """A batch of exactly ``size``, filled with zeros."""
+
+    def pad(values: tf.Tensor) -> tf.Tensor:
+        missing = size - tf.shape(values)[0]
+        padded = tf.pad(values, [[0, missing], *[[0, 0]] * (values.shape.rank - 1)])
+        return tf.ensure_shape(padded, [size, *values.shape[1:]])
+
+    # tf.pad has no kernel for strings.
+    empty = tf.fill([size - tf.shape(batch.sample_id)[0]], "")
+    sample_id = tf.ensure_shape(tf.concat([batch.sample_id, empty], 0), [size])
+    bands = {name: pad(values) for name, values in batch.bands.items()}
+    return Batch(bands, pad(batch.labels), pad(batch.weight), sample_id)
+
+
+def _stack(*batches: Any) -> Batch:
+    stacked: Batch = tf.nest.map_structure(lambda *values: tf.stack(values), *batches)
+    return stacked
+
+
+def _bounded(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Threads for the cores this process may use, not for those of the host."""
+    options = tf.data.Options()
+    options.deterministic = True
+    options.threading.private_threadpool_size = cores()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.with_options(options)
+
+
+__all__ = [
+    "Batch",
+    "Parser",
+    "global_batches",
+    "lane_batches",
+    "make_parser",
+    "open_dataset",
+    "plan_order_batches",
+]
