@@ -1,0 +1,145 @@
+"""From the plan and the manifest to what workers are given."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardtrail.dataset import Shard, load_dataset
+from shardtrail.errors import ConfigError, SourceChanged
+from shardtrail.folder import Folder
+from shardtrail.job import Job
+from shardtrail.layouts import get_layout
+from shardtrail.manifest import manifest_schema
+from shardtrail.samples import SourceFile
+from shardtrail.sharding.entry import RecordEntry, ShardCheck, ShardEntry, pack_records
+from shardtrail.sharding.receipts import read_receipt
+
+Digests = Callable[[Iterable[str]], Mapping[str, tuple[tuple[int, int, int, int], str]]]
+"""``StatCache.digests``: paths -> {path: (stat, md5)} of the files that are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """One shard of a plan: ``records`` rows of it from row ``first``."""
+
+    address: str
+    name: str
+    fingerprint: str
+    split: str
+    first: int
+    records: int
+
+
+def planned_shards(plan: pa.Table) -> list[PlannedShard]:
+    """The shards of a plan, in its order."""
+    starts = np.flatnonzero(plan["record"].to_numpy() == 0)
+    ends = np.append(starts[1:], plan.num_rows)
+    texts = plan.select(["address", "shard", "fingerprint", "split"]).take(pa.array(starts)).to_pylist()
+    return [
+        PlannedShard(text["address"], text["shard"], text["fingerprint"], text["split"], int(first), int(end - first))
+        for text, first, end in zip(texts, starts, ends, strict=True)
+    ]
+
+
+def recorded_shards(folder: Folder) -> dict[str, Shard]:
+    """The shards of ``dataset.json`` by fingerprint; none if there is no usable one."""
+    with contextlib.suppress(ConfigError):
+        return {shard.fingerprint: shard for shard in load_dataset(folder.dataset).shards}
+    return {}
+
+
+def shard_check(folder: Folder, plan: pa.Table, shard: PlannedShard, recorded: Mapping[str, Shard]) -> ShardCheck:
+    """What to compare a planned shard with; its md5 is that of dataset.json or else of its receipt."""
+    known = recorded.get(shard.fingerprint) or read_receipt(folder.receipts, shard.fingerprint)
+    return ShardCheck(
+        address=shard.address,
+        name=shard.name,
+        shards=folder.shards,
+        sample_ids=tuple(plan["sample_id"].slice(shard.first, shard.records).to_pylist()),
+        records=shard.records,
+        md5=known.md5 if known else "",
+    )
+
+
+class Entries(Sequence[tuple[str, ShardEntry]]):
+    """``(address, entry)`` of shards to build, each made when it is asked for: all at once are too many to hold."""
+
+    def __init__(
+        self, job: Job, plan: pa.Table, manifest: pa.Table, shards: Sequence[PlannedShard], digests: Digests
+    ) -> None:
+        """Args:
+            plan, manifest: the tables; every planned sample is in the manifest.
+            shards: which to build.
+            digests: what is known of raw files whose stat has not changed.
+
+        Raises:
+            SourceChanged: the plan is of another manifest.
+        """
+        self._job, self._plan, self._manifest = job, plan, manifest
+        self._shards, self._digests = shards, digests
+        self._layout, self._schema = get_layout(job.config), manifest_schema(manifest)
+        self._recorded = recorded_shards(job.folder)
+        self._rows = _manifest_rows(plan, manifest)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, ShardEntry]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[str, ShardEntry]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        shard = self._shards[index]
+        folder, config = self._job.folder, self._job.config
+        entry = ShardEntry(
+            check=shard_check(folder, self._plan, shard, self._recorded),
+            fingerprint=shard.fingerprint,
+            raw=self._job.raw,
+            receipts=folder.receipts,
+            layout=self._layout,
+            schema=self._schema,
+            encoding=config.shard.encoding,
+            full=config.check_sources == "full",
+            packed=pack_records(self._records(shard)),
+        )
+        return shard.address, entry
+
+    def _records(self, shard: PlannedShard) -> Iterable[RecordEntry]:
+        rows = self._manifest.take(self._rows[shard.first : shard.first + shard.records])
+        columns = [rows[name].to_pylist() for name in ("sample_id", "labels", "texts", "files")]
+        paths = [file["path"] for files in columns[-1] for file in files]
+        known = self._digests(paths) if self._job.config.check_sources == "stat" else {}
+        for sample_id, labels, texts, files in zip(*columns, strict=True):
+            yield RecordEntry(sample_id, tuple(labels), tuple(texts), tuple(_source(file, known) for file in files))
+
+
+def _source(file: Mapping[str, Any], known: Mapping[str, tuple[tuple[int, int, int, int], str]]) -> SourceFile:
+    """A manifest's file, with the stat that vouches for its digest, if one does."""
+    stat, md5 = known.get(file["path"], (None, ""))
+    return SourceFile(**file, stat=stat if md5 == file["md5"] else None)
+
+
+def _manifest_rows(plan: pa.Table, manifest: pa.Table) -> pa.Array:
+    """Row of the manifest for every row of the plan."""
+    ids = plan["sample_id"].combine_chunks()
+    rows = pc.index_in(ids, value_set=manifest["sample_id"].combine_chunks())
+    if rows.null_count == 0:
+        other = pc.not_equal(manifest["digest"].take(rows), plan["digest"])
+    else:
+        other = pc.is_null(rows)
+    changed = ids.filter(other.combine_chunks() if isinstance(other, pa.ChunkedArray) else other)
+    if len(changed):
+        raise SourceChanged(
+            f"{len(changed)} samples of the plan, such as {changed[0]}, are not those of the manifest; "
+            "plan again: shardtrail run --until shard"
+        )
+    return rows

@@ -1,0 +1,194 @@
+"""Compare the shards on disk with what plan, dataset.json and receipts say, and rebuild those that differ.
+
+    verification = verify(job, deep=True)
+    repaired = repair(job, verification)
+
+Without ``deep``, a shard whose size and modification time are those of its receipt is taken as
+right and not opened; any other is read. With ``deep``, every shard is read: only this finds bytes
+that changed under an unchanged time stamp, as on a failing disk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardtrail.errors import ConfigError
+from shardtrail.folder import Folder
+from shardtrail.job import Job
+from shardtrail.manifest import read_table
+from shardtrail.sharding.build import build_shards
+from shardtrail.sharding.check import CheckedShard, check_shard
+from shardtrail.sharding.entries import planned_shards, recorded_shards, shard_check
+from shardtrail.sharding.entry import ShardCheck
+from shardtrail.sharding.lease import lease
+from shardtrail.sharding.receipts import Receipt, all_receipts, is_done
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFault:
+    """One thing wrong with a shard.
+
+    Attributes:
+        shard: its address in the plan; its name if the plan does not hold it.
+        file: its file in ``data/shards/``.
+        record: place in the file from 0; None where the whole file is meant.
+        offset: byte at which the record starts.
+        kind: of ``records.scan.Fault``, or ``missing_shard``, ``unreadable``, ``stale_receipt``
+            (right bytes, but the receipt names others), ``foreign_shard`` (no plan, dataset.json
+            or receipt names the file).
+        detail: a sentence with what was expected and found.
+    """
+
+    shard: str
+    file: str
+    record: int | None
+    offset: int
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What ``verify`` found.
+
+    Attributes:
+        shards: how many there should be.
+        records: how many the sound ones of them hold.
+        faults: in plan order; foreign files last.
+    """
+
+    shards: int
+    records: int
+    faults: tuple[ShardFault, ...]
+
+    def to_json(self, repaired: Sequence[str] = ()) -> dict[str, Any]:
+        """As ``shardtrail verify --json`` prints it."""
+        faults = [dataclasses.asdict(fault) for fault in self.faults]
+        return {"shards": self.shards, "records": self.records, "faults": faults, "repaired": list(repaired)}
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What ``repair`` did: addresses of the shards that are right again, and why others are not."""
+
+    repaired: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+def verify(job: Job, deep: bool = False) -> Verification:
+    """Check every shard of the plan and of dataset.json. Nothing is written.
+
+    Raises:
+        ConfigError: there is neither plan nor dataset.json.
+    """
+    folder = job.folder
+    expected = _expected(folder)
+    receipts = all_receipts(folder.receipts)
+    checks = [check for check in expected if deep or not _vouched(check, receipts.get(check.name))]
+    found: dict[str, CheckedShard] = {}
+    unreadable: dict[str, str] = {}
+    if checks:
+        job.progress.start("verify", len(checks), "shards")
+        for outcome in job.mapper("verify", check_shard, [(check.address, check) for check in checks]):
+            if outcome.value is None:
+                unreadable[outcome.label] = outcome.error
+            else:
+                found[outcome.label] = outcome.value
+            job.progress.advance()
+    faults = []
+    owners = {check.md5: check for check in expected if check.md5}
+    for check in checks:
+        if check.address in unreadable:
+            faults.append(_fault(check, "unreadable", unreadable[check.address]))
+        else:
+            faults += _faults(check, found[check.address], receipts.get(check.name), owners)
+    bad = {fault.shard for fault in faults}
+    faults += _foreign(folder, expected, receipts)
+    if checks:
+        job.progress.finish(f"{len(expected) - len(bad)} of {len(expected)} shards are sound")
+    return Verification(
+        shards=len(expected),
+        records=sum(check.records for check in expected if check.address not in bad),
+        faults=tuple(faults),
+    )
+
+
+def repair(job: Job, verification: Verification) -> Repair:
+    """Build exactly the faulty shards again, to the md5 they had; foreign files stay.
+
+    A faulty shard stays where it is until the rename of its replacement. Where the raw data no
+    longer give it, ``failed`` says why.
+
+    Raises:
+        LeaseHeld: another process builds in this folder.
+    """
+    folder = job.folder
+    faulty = {fault.shard: fault for fault in verification.faults if fault.kind != "foreign_shard"}
+    if not faulty:
+        return Repair((), {})
+    with lease(folder):
+        plan = read_table(folder.plan)
+        shards = [shard for shard in planned_shards(plan) if shard.address in faulty]
+        built, failed = build_shards(job, plan, shards)
+    planned = {shard.address for shard in shards}
+    for address in faulty.keys() - planned:
+        failed[address] = "the plan does not hold it; bring plan and dataset.json together: shardtrail run --until hash"
+    return Repair(tuple(shard.address for shard in shards if shard.address in built), failed)
+
+
+def _expected(folder: Folder) -> list[ShardCheck]:
+    """The shards of the plan, then those that only dataset.json names."""
+    recorded = recorded_shards(folder)
+    checks = []
+    if folder.plan.exists():
+        plan = read_table(folder.plan)
+        checks = [shard_check(folder, plan, shard, recorded) for shard in planned_shards(plan)]
+    elif not recorded:
+        raise ConfigError(
+            f"{folder.root} holds neither plan nor dataset.json; build first: shardtrail run --until hash"
+        )
+    planned = {check.name for check in checks}
+    for shard in recorded.values():
+        name = shard.file.removesuffix(".tfrecord")
+        if name not in planned:
+            # Its address may by now be another shard's.
+            checks.append(ShardCheck(name, name, folder.shards, None, shard.records, shard.md5))
+    return checks
+
+
+def _vouched(check: ShardCheck, receipt: Receipt | None) -> bool:
+    """Whether the receipt's stat and md5 say that the shard is right."""
+    return is_done(receipt, check.shards, check.records) and receipt is not None and receipt.md5 == check.md5
+
+
+def _faults(
+    check: ShardCheck, found: CheckedShard, receipt: Receipt | None, owners: Mapping[str, ShardCheck]
+) -> list[ShardFault]:
+    other = owners.get(found.md5)
+    if other is not None and other.name != check.name:
+        detail = f"it holds the bytes of {other.address} ({other.shard.name})"
+        return [ShardFault(check.address, check.shard.name, 0, 0, "wrong_sample", detail)]
+    if not found.faults and receipt is not None and receipt.status == "done" and receipt.md5 != found.md5:
+        return [_fault(check, "stale_receipt", f"md5 is {found.md5}, its receipt says {receipt.md5}")]
+    return [
+        ShardFault(check.address, check.shard.name, fault.record, fault.offset, fault.kind, fault.detail)
+        for fault in found.faults
+    ]
+
+
+def _fault(check: ShardCheck, kind: str, detail: str) -> ShardFault:
+    return ShardFault(check.address, check.shard.name, None, 0, kind, detail)
+
+
+def _foreign(folder: Folder, expected: Sequence[ShardCheck], receipts: Mapping[str, Receipt]) -> list[ShardFault]:
+    """Shard files that nothing names. Those of older plans have receipts and wait for ``gc``."""
+    known = {check.name for check in expected} | receipts.keys()
+    names = sorted(path.name for path in folder.shards.glob("[!.]*") if path.suffix in (".tfrecord", ".index"))
+    return [
+        ShardFault(name, name, None, 0, "foreign_shard", "neither plan, dataset.json nor a receipt names it")
+        for name in names
+        if name.rpartition(".")[0] not in known
+    ]

@@ -1,0 +1,229 @@
+"""Write one shard: a pure function of its entry and the raw files.
+
+    receipt = write_shard(entry)
+
+Shard and index are written under temporary names in their folder, flushed, fsynced and renamed; the
+receipt follows. Two writers of the same shard waste work and cannot harm each other: its name fixes
+its bytes. Imports neither TensorFlow, Prefect nor pyarrow: this runs in workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from shardtrail.errors import PipelineError, ShardError, SourceChanged, SourceError
+from shardtrail.files import sync_folder
+from shardtrail.records.example import encode_sample
+from shardtrail.records.framing import frame
+from shardtrail.records.index import format_index
+from shardtrail.records.scan import scan_records
+from shardtrail.samples import SourceFile
+from shardtrail.sharding.check import check_shard
+from shardtrail.sharding.entry import RecordEntry, ShardEntry
+from shardtrail.sharding.receipts import Receipt, adopted, read_receipt, write_receipt
+
+WRITE_BYTES = 4 * 2**20
+"""Records are gathered to writes of this size."""
+
+MOST_NAMED = 10
+"""Raw files that an error names before it gives up looking for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A shard that is there now; ``written`` is False if it was there already and only lacked its receipt."""
+
+    receipt: Receipt
+    written: bool
+
+
+def build_shard(entry: ShardEntry) -> Built:
+    """Take in the shard on disk if its content is right to the last byte, else write it.
+
+    Raises:
+        As ``write_shard``.
+    """
+    before = read_receipt(entry.receipts, entry.fingerprint)
+    checked = check_shard(entry.check) if entry.check.shard.exists() else None
+    if checked is not None and checked.index_only:
+        with _temporary(entry.check.index) as (temporary, file):
+            file.write(format_index(length for _, length in scan_records(entry.check.shard)))
+            _replace(temporary, file, entry.check.index)
+        checked = check_shard(entry.check)
+    if checked is None or checked.faults:
+        return Built(write_shard(entry), written=True)
+    receipt = adopted(checked, before)
+    write_receipt(entry.receipts, entry.fingerprint, receipt)
+    return Built(receipt, written=False)
+
+
+def write_shard(entry: ShardEntry) -> Receipt:
+    """Write shard, index and receipt. On an error nothing of it stays and what was there before is untouched.
+
+    Raises:
+        SourceChanged: raw files are missing, unreadable or other than validated; up to ``MOST_NAMED`` are named.
+        ShardError: a sample cannot be decoded or encoded, the disk is full, or the shard was
+            written before with another md5.
+    """
+    began = time.monotonic()
+    before = read_receipt(entry.receipts, entry.fingerprint)
+    shard, index = entry.check.shard, entry.check.index
+    try:
+        entry.check.shards.mkdir(parents=True, exist_ok=True)
+        with _temporary(index) as (index_tmp, index_file), _temporary(shard) as (shard_tmp, shard_file):
+            md5, lengths = _write_records(entry, shard_file)
+            if entry.check.md5 not in ("", md5):
+                raise ShardError(
+                    f"the same raw files now give other bytes: md5 {md5}, recorded {entry.check.md5}. Use the versions "
+                    f"of shardtrail and its libraries that built it; to accept the new bytes, remove "
+                    f"{entry.receipts.name}/{entry.fingerprint}.json and data/dataset.json, then build again"
+                )
+            content = format_index(lengths)
+            index_file.write(content)
+            # The index first: a shard under its final name is never without one.
+            index_stat = _replace(index_tmp, index_file, index)
+            shard_stat = _replace(shard_tmp, shard_file, shard)
+        sync_folder(entry.check.shards)
+    except OSError as error:
+        if isinstance(error, PipelineError):
+            raise
+        raise ShardError(f"it cannot be written to {entry.check.shards}: {error.strerror or error}") from error
+    receipt = Receipt(
+        shard=entry.check.name,
+        status="done",
+        md5=md5,
+        bytes=shard_stat.st_size,
+        records=len(lengths),
+        mtime_ns=shard_stat.st_mtime_ns,
+        index_md5=hashlib.md5(content, usedforsecurity=False).hexdigest(),
+        index_bytes=index_stat.st_size,
+        index_mtime_ns=index_stat.st_mtime_ns,
+        attempts=1 + (before.attempts if before else 0),
+        seconds=round(time.monotonic() - began, 3),
+    )
+    write_receipt(entry.receipts, entry.fingerprint, receipt)
+    return receipt
+
+
+def _write_records(entry: ShardEntry, file: BinaryIO) -> tuple[str, list[int]]:
+    """Write every record; one sample is in memory at a time. Returns the md5 and the records' lengths."""
+    digest = hashlib.md5(usedforsecurity=False)
+    lengths: list[int] = []
+    faults: list[str] = []
+    for record in entry.records():
+        contents = []
+        for source in record.files:
+            try:
+                contents.append(read_source(entry.raw, source, entry.full))
+            except (SourceChanged, SourceError) as error:
+                faults.append(str(error))
+        if len(faults) >= MOST_NAMED:
+            break
+        if faults:
+            # Nothing more is written, but the other raw files are still looked at, to name all that are wrong.
+            continue
+        parts = frame(_encode(entry, record, contents))
+        for part in parts:
+            digest.update(part)
+            file.write(part)
+        lengths.append(sum(map(len, parts)))
+    if faults:
+        named = "; ".join(faults[:MOST_NAMED])
+        more = " or more" if len(faults) >= MOST_NAMED else ""
+        raise SourceChanged(
+            f"{min(len(faults), MOST_NAMED)}{more} raw files are not as they were validated: {named}. "
+            "Restore them and run again, or take the change in: shardtrail run"
+        )
+    return digest.hexdigest(), lengths
+
+
+def read_source(raw: Path, file: SourceFile, full: bool = False) -> bytes:
+    """The bytes of a raw file, which are those that were validated.
+
+    The stat is taken after reading: if it is the one seen with the digest, nothing was written
+    in between. Any other stat makes the bytes be hashed.
+
+    Args:
+        full: hash the bytes in any case.
+
+    Raises:
+        SourceChanged: absent, or other bytes than validated; expected and found are named.
+        SourceError: it cannot be read.
+    """
+    try:
+        # Not blocking: a named pipe in place of a file must not hang a worker.
+        descriptor = os.open(raw / file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            content = os.read(descriptor, file.size + 1)
+            while 0 < len(content) < file.size and (more := os.read(descriptor, file.size + 1 - len(content))):
+                content += more
+            found = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise SourceChanged(f"{file.path} is missing") from None
+    except OSError as error:
+        raise SourceError(f"{file.path} cannot be read ({error.strerror})") from error
+    if len(content) != file.size:
+        raise SourceChanged(f"{file.path} has {found.st_size} bytes, expected {file.size}")
+    if full or file.stat != (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino):
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if md5 != file.md5:
+            raise SourceChanged(f"{file.path} has md5 {md5}, expected {file.md5}")
+    return content
+
+
+def _encode(entry: ShardEntry, record: RecordEntry, contents: list[bytes]) -> bytes:
+    try:
+        arrays = entry.layout.decode(record.files, contents)
+    except Exception as error:
+        raise ShardError(
+            f"sample {record.sample_id} cannot be decoded ({type(error).__name__}: {error}), although it "
+            "was found good; validate it again with check_sources: full"
+        ) from error
+    return encode_sample(entry.schema, entry.encoding, record.sample_id, record.labels, record.texts, arrays)
+
+
+@contextlib.contextmanager
+def _temporary(final: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A new file beside ``final``, gone afterwards unless it was renamed.
+
+    It is locked as long as its writer lives, which tells ``remove_stale`` the dead from the living.
+    """
+    path = final.with_name(f".{final.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    file = path.open("xb", buffering=WRITE_BYTES)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield path, file
+    finally:
+        path.unlink(missing_ok=True)
+        # On a full disk closing fails once more; the first error says why.
+        with contextlib.suppress(OSError):
+            file.close()
+
+
+def _replace(temporary: Path, file: BinaryIO, final: Path) -> os.stat_result:
+    """Give a written file its final name; its stat."""
+    file.flush()
+    os.fsync(file.fileno())
+    os.replace(temporary, final)
+    return os.fstat(file.fileno())
+
+
+def remove_stale(shards: Path) -> int:
+    """Remove temporary files whose writers are dead; how many there were."""
+    removed = 0
+    for path in shards.glob(".*.tmp"):
+        with contextlib.suppress(BlockingIOError, FileNotFoundError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            removed += 1
+    return removed

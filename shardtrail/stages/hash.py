@@ -1,0 +1,104 @@
+"""Stage ``hash``: plan and receipts -> ``data/dataset.json``, and the view for other tools."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from shardtrail.dataset import Dataset, Shard, schema_from_json
+from shardtrail.errors import StageFailed
+from shardtrail.files import write_atomic
+from shardtrail.job import Job
+from shardtrail.sharding.lease import lease
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from shardtrail.sharding.entries import PlannedShard
+    from shardtrail.sharding.receipts import Receipt
+
+
+def hash_shards(job: Job) -> Dataset:
+    """Name every shard's bytes. The digests are those computed while writing: a shard is read only
+    where its stat is not that of its receipt, as after ``dvc checkout``.
+
+    Raises:
+        ConfigError: there is no plan.
+        LeaseHeld: another process builds in this folder.
+        StageFailed: shards are missing or damaged; each is named.
+    """
+    from shardtrail.manifest import read_table
+    from shardtrail.records.example import ENCODING_VERSION
+    from shardtrail.sharding.entries import planned_shards
+    from shardtrail.sharding.view import make_view
+
+    folder = job.folder
+    with lease(folder):
+        plan = read_table(folder.plan)
+        shards = planned_shards(plan)
+        receipts = _receipts(job, plan, shards)
+        statistics = json.loads(folder.statistics.read_bytes())
+        dataset = Dataset(
+            schema=schema_from_json(statistics["schema"]),
+            encoding=job.config.shard.encoding,
+            encoding_version=ENCODING_VERSION,
+            shards=tuple(_shard(shard, receipts[shard.address]) for shard in shards),
+            bands=statistics["bands"],
+            classes=statistics["classes"],
+            samples=statistics["books"],
+        )
+        write_atomic(folder.dataset, dataset.to_json())
+        make_view(folder, dataset)
+    return dataset
+
+
+def _shard(planned: PlannedShard, receipt: Receipt) -> Shard:
+    return Shard(
+        address=planned.address,
+        file=f"{planned.name}.tfrecord",
+        fingerprint=planned.fingerprint,
+        split=planned.split,
+        records=receipt.records,
+        bytes=receipt.bytes,
+        md5=receipt.md5,
+    )
+
+
+def _receipts(job: Job, plan: pa.Table, shards: list[PlannedShard]) -> dict[str, Receipt]:
+    """A receipt that its shard's stat confirms, by address; shards without one are hashed."""
+    from shardtrail.sharding.check import check_shard
+    from shardtrail.sharding.entries import recorded_shards, shard_check
+    from shardtrail.sharding.receipts import adopted, is_done, read_receipt, write_receipt
+
+    folder = job.folder
+    before = {shard.address: read_receipt(folder.receipts, shard.fingerprint) for shard in shards}
+    done = {
+        shard.address: receipt
+        for shard in shards
+        if (receipt := before[shard.address]) and is_done(receipt, folder.shards, shard.records)
+    }
+    doubtful = {shard.address: shard for shard in shards if shard.address not in done}
+    if not doubtful:
+        return done
+    failed: dict[str, str] = {}
+    recorded = recorded_shards(folder)
+    units = [(address, shard_check(folder, plan, shard, recorded)) for address, shard in doubtful.items()]
+    job.progress.start("hash", len(units), "shards")
+    for outcome in job.mapper("hash", check_shard, units):
+        address, checked = outcome.label, outcome.value
+        if checked is None or checked.faults:
+            reason = outcome.error if checked is None else checked.faults[0].detail
+            failed[address] = f"{doubtful[address].name}.tfrecord: {reason}"
+        else:
+            done[address] = adopted(checked, before[address])
+            write_receipt(folder.receipts, doubtful[address].fingerprint, done[address])
+        job.progress.advance()
+    job.progress.finish(f"{len(done)} of {len(shards)} shards are as planned")
+    if failed:
+        order = [shard.address for shard in shards if shard.address in failed]
+        raise StageFailed(
+            "hash",
+            [(address, failed[address]) for address in order],
+            f"Build these first: shardtrail run --only {' '.join(order[:5])}" + (" …" if len(order) > 5 else ""),
+        )
+    return done
