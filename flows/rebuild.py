@@ -16,7 +16,10 @@ from tasks.stage import building
 from tasks.validate import validate
 
 
-@flow(name="rebuild", task_runner=ThreadPoolTaskRunner(max_workers=16), persist_result=False, validate_parameters=False)
+_runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=16)
+
+
+@flow(name="rebuild", task_runner=_runner, persist_result=False, validate_parameters=False)
 def rebuild(folder: str = ".", until: str = "record", only: tuple[str, ...] = ()) -> str:
     """Bring the dataset up to date with its source; rebuild only what changed.
 

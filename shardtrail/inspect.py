@@ -64,13 +64,13 @@ def inspect_record(folder: Folder, name: str, record: int) -> dict[str, Any]:
     if not 0 <= record < len(spans):
         raise ConfigError(f"{shard.address} has records 0 to {len(spans) - 1} (got {record})")
     path = folder.shards / shard.file
-    example = decode_example(read_record(path, spans[record].offset))
+    example = decode_example(read_record(path, spans[record][0]))
     arrays = {feature.name: feature for feature in dataset.schema.features}
     shown: dict[str, Any] = {
         "shard": shard.address,
         "file": shard.file,
         "record": record,
-        "offset": spans[record].offset,
+        "offset": spans[record][0],
     }
     for key, values in example.items():
         if key in arrays:
@@ -88,10 +88,10 @@ def inspect_record(folder: Folder, name: str, record: int) -> dict[str, Any]:
                 "max": flat.max().item(),
                 "mean": round(float(flat.mean(dtype=np.float64)), 4),
             }
-        elif len(values) and isinstance(values[0], bytes):
+        elif isinstance(values, list):
             shown[key] = [value.decode("utf-8", "replace") for value in values]
         else:
-            shown[key] = np.asarray(values).tolist()
+            shown[key] = [] if values is None else values.tolist()
     return shown
 
 

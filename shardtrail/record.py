@@ -6,13 +6,15 @@ result is recorded only if the parameters stored with it are those it was built 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from shardtrail.dataset import load_dataset
 from shardtrail.errors import PipelineError, SourceChanged
 from shardtrail.files import to_json, write_atomic
 from shardtrail.folder import Folder
-from shardtrail.git import commit, is_repository
+from shardtrail.git import commit, git, is_repository
 from shardtrail.job import Job
 
 DATA_STAGES = ("download", "validate", "shard", "hash")
@@ -57,6 +59,55 @@ def record(job: Job, stages: Sequence[str]) -> Recorded:
     """
     if not job.config.record.dvc or not is_dvc_folder(job.folder):
         return Recorded(dvc=False)
+    with _alone(job.folder):
+        return _record(job, stages)
+
+
+@contextlib.contextmanager
+def _alone(folder: Folder) -> Iterator[None]:
+    """One recorder at a time. What a killed one left half-done is cleared away before the next begins."""
+    folder.state.mkdir(parents=True, exist_ok=True)
+    marker = folder.state / "recording"
+    with (folder.state / "record.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if marker.exists():
+            _clear_away(folder)
+        marker.touch()
+        try:
+            yield
+        finally:
+            marker.unlink()
+
+
+def _clear_away(folder: Folder) -> None:
+    """The locks of the git that was killed with our recorder, and a ``dvc.lock`` cut short."""
+    if is_repository(folder.root):
+        for name in ("index.lock", "HEAD.lock"):
+            path = git(folder.root, "rev-parse", "--git-path", name).stdout.strip()
+            (folder.root / path).unlink(missing_ok=True)
+        branch = git(folder.root, "symbolic-ref", "--quiet", "HEAD", check=False).stdout.strip()
+        if branch:
+            path = git(folder.root, "rev-parse", "--git-path", f"{branch}.lock").stdout.strip()
+            (folder.root / path).unlink(missing_ok=True)
+    lock = folder.root / "dvc.lock"
+    if lock.exists() and not _is_whole(lock):
+        lock.unlink()
+        git(folder.root, "checkout", "--quiet", "HEAD", "--", "dvc.lock", check=False)
+
+
+def _is_whole(lock: Path) -> bool:
+    """Whether every stage of a ``dvc.lock`` parses and has its command."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        values = YAML(typ="safe", pure=True).load(lock)
+        return all("cmd" in stage for stage in values["stages"].values())
+    except (YAMLError, TypeError, KeyError, AttributeError):
+        return False
+
+
+def _record(job: Job, stages: Sequence[str]) -> Recorded:
     _same_params(job)
     evidence = _evidence(job.folder, stages)
     note = job.folder.state / "recorded.json"

@@ -9,10 +9,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
-from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
-from prefect.tasks import exponential_backoff
+from prefect.tasks import Task, exponential_backoff
 
 from shardtrail.execution import process_pool
 from shardtrail.job import Job, open_job
@@ -46,7 +45,7 @@ def opened(folder: str) -> Job:
 
 def run_stage(name: str, stage: Callable[[], R], *, retries: int = 0) -> R:
     """Run a stage as a task run of its name; only what time may mend is tried again."""
-    run = task(
+    run: Task[[], R] = Task(
         stage,
         name=name,
         task_run_name=name,
@@ -57,4 +56,5 @@ def run_stage(name: str, stage: Callable[[], R], *, retries: int = 0) -> R:
         retry_jitter_factor=0.5,
         retry_condition_fn=is_transient,
     )
-    return run()
+    result: R = run()
+    return result
