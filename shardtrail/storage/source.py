@@ -175,11 +175,11 @@ def _take(job: Job, archive: Path, digest: str = "", origin: Origin | None = Non
                 f"{archive} is no longer the archive that {job.folder.relative(job.raw)} came from "
                 f"({record.digest} then, {digest} now); take the change in: shardtrail run"
             )
-        _replace_tree(job, archive)
+        _replace_tree(job, archive, stats)
     _save(job, _Unpacked(_key(job), digest, stats.st_size, stats.st_mtime_ns, origin))
 
 
-def _replace_tree(job: Job, archive: Path) -> None:
+def _replace_tree(job: Job, archive: Path, stats: os.stat_result) -> None:
     """Unpack beside the present tree, then put the new one in its place. Killed anywhere, it starts over."""
     from shardtrail.storage.archive import unpack
 
@@ -188,11 +188,15 @@ def _replace_tree(job: Job, archive: Path) -> None:
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
     unpack(archive, fresh, job.progress)
+    now = archive.stat()
+    if (now.st_size, now.st_mtime_ns) != (stats.st_size, stats.st_mtime_ns):
+        shutil.rmtree(fresh)
+        raise SourceChanged(f"{archive} was written to while it was unpacked; run again when it is complete")
     os.sync()  # the record must not outlive, in a power cut, the files that it vouches for
     _record(job.folder).unlink(missing_ok=True)
     if tree.exists():
-        os.rename(tree, old)
-    os.rename(fresh, tree)
+        tree.rename(old)
+    fresh.rename(tree)
     sync_folder(tree.parent)
     shutil.rmtree(old, ignore_errors=True)
 
