@@ -80,8 +80,8 @@ class Layout(Protocol):
         ...
 
 
-def get_layout(config: Config) -> Layout:
-    """The layout that ``config.layout`` names.
+def get_layout(config: Config, root: Path = Path()) -> Layout:
+    """The layout that ``config.layout`` names; ``root`` is the working folder, where its lists may lie.
 
     Raises:
         ConfigError: no such layout, or the user's function cannot be imported.
@@ -91,7 +91,7 @@ def get_layout(config: Config) -> Layout:
     if config.layout == "bigearthnet":
         from shardtrail.layouts.bigearthnet import BigEarthNet
 
-        return BigEarthNet(config.bigearthnet)
+        return BigEarthNet(config.bigearthnet, root)
     module, _, name = config.layout.partition(":")
     if not name:
         raise ConfigError(
