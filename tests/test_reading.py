@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_dataset import SCHEMA, arrays, write_dataset
 
@@ -112,13 +112,12 @@ def test_the_pipeline_follows_the_plan(dataset_root, start):
     assert read == [f"s{firsts[shard] + record:03}" for shard, record in lane.records(10 * start)]
 
 
-@settings(deadline=None, max_examples=6)
-@given(start=st.integers(0, 7), seed=st.integers(0, 9))
-def test_global_batches_do_not_depend_on_replicas(dataset_root, start, seed):
+@pytest.mark.parametrize("start", [0, 3])
+def test_global_batches_do_not_depend_on_replicas(dataset_root, start):
     """One, two or four replicas are handed the same micro-batches of the same steps, and nothing is lost."""
     dataset = load_dataset(dataset_root / "data/dataset.json")
     files = shard_files(dataset, dataset_root / "data/shards", ["train"])["train"]
-    lanes = plan_epoch(files.records, seed=seed, epoch=0, lanes=4)
+    lanes = plan_epoch(files.records, seed=0, epoch=0, lanes=4)
     steps = steps_per_epoch(52, 8, 4)
 
     def micro_batches(replicas):

@@ -20,6 +20,7 @@ from shardtrail.execution import cores
 from shardtrail.folder import Folder
 from shardtrail.reading.files import ShardFiles, shard_files
 from shardtrail.reading.order import Lane, plan_epoch
+from shardtrail.records.example import encode_example
 from shardtrail.samples import Feature
 
 _BUFFER = 1 << 20
@@ -56,17 +57,28 @@ class Parser:
     encoding: str
 
     def __call__(self, records: tf.Tensor) -> Batch:
-        """Parse [n] serialised records."""
+        """Parse serialised records of any shape [...] to a ``Batch`` of [..., *feature's shape]."""
         spec: dict[str, Any] = {feature.name: self._stored(feature) for feature in self.features}
         spec["labels"] = tf.io.RaggedFeature(tf.int64)
         spec["sample_id"] = tf.io.FixedLenFeature([], tf.string)
-        parsed = tf.io.parse_example(records, spec)
-        return Batch(
+        parsed = tf.io.parse_example(tf.reshape(records, [-1]), spec)
+        batch = Batch(
             bands={feature.name: self._decode(feature, parsed[feature.name]) for feature in self.features},
             labels=self._multi_hot(parsed["labels"]),
-            weight=tf.ones(tf.shape(records), tf.float32),
+            weight=tf.cast(parsed["sample_id"] != "", tf.float32),
             sample_id=parsed["sample_id"],
         )
+        reshaped: Batch = tf.nest.map_structure(
+            lambda values: tf.reshape(values, [*records.shape, *values.shape[1:]]), batch
+        )
+        return reshaped
+
+    def padding(self) -> bytes:
+        """A record of zeros without a sample id, so of weight 0."""
+        arrays = {feature.name: np.zeros(feature.shape, feature.dtype) for feature in self.features}
+        raw = self.encoding == "raw"
+        stored = {name: [array.tobytes()] if raw else array.ravel() for name, array in arrays.items()}
+        return encode_example({**stored, "labels": np.empty(0, np.int64), "sample_id": [b""]})
 
     def _stored(self, feature: Feature) -> tf.io.FixedLenFeature:
         if self.encoding == "raw":
@@ -85,7 +97,7 @@ class Parser:
         inside = tf.debugging.assert_less(labels.values, tf.constant(self.classes, tf.int64), message)
         with tf.control_dependencies([inside]):
             hot = tf.one_hot(labels.to_tensor(-1), self.classes, on_value=True, off_value=False, dtype=tf.bool)
-        return tf.ensure_shape(tf.cast(tf.reduce_any(hot, axis=1), tf.float32), [None, self.classes])
+        return tf.reshape(tf.cast(tf.reduce_any(hot, axis=1), tf.float32), [-1, self.classes])
 
 
 def make_parser(dataset: Dataset, bands: Sequence[str] | None = None) -> Parser:
@@ -106,13 +118,11 @@ def make_parser(dataset: Dataset, bands: Sequence[str] | None = None) -> Parser:
     return Parser(features, len(schema.vocabulary), dataset.encoding)
 
 
-def lane_batches(
-    files: ShardFiles, lane: Lane, parser: Parser, size: int, steps: int, start: int = 0
-) -> tf.data.Dataset:
-    """Micro-batches ``start`` to ``steps`` of one lane, as ``Batch`` of exactly ``size``, padded at the end."""
+def lane_records(files: ShardFiles, lane: Lane, start: int = 0) -> tf.data.Dataset:
+    """Serialised records of one lane, from record ``start`` of it on."""
 
     def windows() -> Iterator[tuple[list[str], list[int], Any, Any]]:
-        for window in lane.windows(start * size):
+        for window in lane.windows(start):
             places = list(zip(window.shard.tolist(), window.first.tolist(), strict=True))
             paths = [files.path(shard) for shard, _ in places]
             yield paths, [files.offset(*place) for place in places], window.count, window.order
@@ -125,11 +135,7 @@ def lane_batches(
 
     longest = int(lane.count.max(initial=1))
     signature = (tf.TensorSpec([None], tf.string), *[tf.TensorSpec([None], tf.int64)] * 3)
-    records = tf.data.Dataset.from_generator(windows, output_signature=signature).flat_map(read)
-    batches = records.batch(size).map(parser, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    padding = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).map(parser).repeat()
-    batches = batches.concatenate(padding).take(steps - start)
-    return batches.map(lambda batch: _pad(batch, size))
+    return tf.data.Dataset.from_generator(windows, output_signature=signature).flat_map(read)
 
 
 def global_batches(
@@ -153,16 +159,18 @@ def global_batches(
         start: step to begin with.
         replicas: how many share the lanes.
     """
-    parts = [lane_batches(files, lane, parser, micro_batch, steps, start) for lane in lanes]
-    stacked = tf.data.Dataset.zip(*parts).map(_stack)
-    return _bounded(stacked.unbatch().batch(len(lanes) // replicas, drop_remainder=True).prefetch(2 * replicas))
+    parts = [
+        _padded(lane_records(files, lane, start * micro_batch), parser, micro_batch, steps - start) for lane in lanes
+    ]
+    shape = [replicas, len(lanes) // replicas, micro_batch]
+    shares = tf.data.Dataset.zip(*parts).map(lambda *rows: tf.reshape(tf.stack(rows), shape)).unbatch()
+    return _parsed(shares, parser, ahead=2 * replicas)
 
 
 def plan_order_batches(files: ShardFiles, parser: Parser, size: int) -> tf.data.Dataset:
     """Every record once, in plan order, as ``Batch`` of ``size``, padded at the end."""
     records = tf.data.TFRecordDataset([files.path(i) for i in range(len(files.shards))], buffer_size=_BUFFER)
-    batches = records.batch(size).map(parser, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return _bounded(batches.map(lambda batch: _pad(batch, size)).prefetch(2))
+    return _parsed(_padded(records, parser, size, -(-sum(files.records) // size)), parser)
 
 
 def open_dataset(
@@ -199,8 +207,8 @@ def open_dataset(
     if seed is None:
         return plan_order_batches(files, parser, batch_size).skip(start)
     (lane,) = plan_epoch(files.records, seed=seed, epoch=epoch, lanes=1)
-    steps = -(-len(lane) // batch_size)
-    return _bounded(lane_batches(files, lane, parser, batch_size, steps, start).prefetch(2))
+    batches = -(-len(lane) // batch_size) - start
+    return _parsed(_padded(lane_records(files, lane, start * batch_size), parser, batch_size, batches), parser)
 
 
 def _piece(path: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
@@ -211,40 +219,26 @@ def _piece(path: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data.Data
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(count)
 
 
-def _pad(batch: Batch, size: int) -> Batch:
-    """A batch of exactly ``size``, filled with zeros."""
-
-    def pad(values: tf.Tensor) -> tf.Tensor:
-        missing = size - tf.shape(values)[0]
-        padded = tf.pad(values, [[0, missing], *[[0, 0]] * (values.shape.rank - 1)])
-        return tf.ensure_shape(padded, [size, *values.shape[1:]])
-
-    # tf.pad has no kernel for strings.
-    empty = tf.fill([size - tf.shape(batch.sample_id)[0]], "")
-    sample_id = tf.ensure_shape(tf.concat([batch.sample_id, empty], 0), [size])
-    bands = {name: pad(values) for name, values in batch.bands.items()}
-    return Batch(bands, pad(batch.labels), pad(batch.weight), sample_id)
+def _padded(records: tf.data.Dataset, parser: Parser, size: int, batches: int) -> tf.data.Dataset:
+    """So many batches of exactly ``size`` serialised records, filled up with padding."""
+    padding = tf.data.Dataset.from_tensors(parser.padding()).repeat()
+    return records.concatenate(padding).batch(size, drop_remainder=True).take(batches)
 
 
-def _stack(*batches: Any) -> Batch:
-    stacked: Batch = tf.nest.map_structure(lambda *values: tf.stack(values), *batches)
-    return stacked
-
-
-def _bounded(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Threads for the cores this process may use, not for those of the host."""
+def _parsed(batches: tf.data.Dataset, parser: Parser, ahead: int = 2) -> tf.data.Dataset:
+    """Parse, a few batches ahead, on the cores this process may use rather than on all that the host has."""
+    parsed = batches.map(parser, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(ahead)
     options = tf.data.Options()
     options.deterministic = True
     options.threading.private_threadpool_size = cores()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset.with_options(options)
+    return parsed.with_options(options)
 
 
 __all__ = [
     "Batch",
     "Parser",
     "global_batches",
-    "lane_batches",
     "make_parser",
     "open_dataset",
     "plan_order_batches",
