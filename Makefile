@@ -47,3 +47,11 @@ lock: setup ## resolve the dependencies anew
 .PHONY: clean
 clean: ## remove what the demo made (not .venv)
 	@rm -rf data models plots metrics.json registration.json .shardtrail mlflow.db mlartifacts
+
+.PHONY: bench-write
+bench-write: setup ## raw patches to shards, beside BigEarthNet's own way
+	@python -m benchmarks.write_shards.run
+
+.PHONY: kills
+kills: setup ## a build killed at 30 random moments
+	@SHARDTRAIL_KILLS=30 python -m pytest tests/test_kills.py --timeout 3600 -s
