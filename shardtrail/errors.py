@@ -21,6 +21,10 @@ class SourceChanged(PipelineError, RuntimeError):
     """Raw files differ from what was recorded or validated; the text names them."""
 
 
+class InputRejected(PipelineError, ValueError):
+    """Too much of the raw data was found unusable to go on with the rest."""
+
+
 class StoreUnavailable(PipelineError, ConnectionError):
     """A store or server did not answer; a later attempt may succeed."""
 

@@ -1,0 +1,194 @@
+"""``download``: the raw tree is there, and ``data/inventory.parquet`` lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardtrail.errors import ConfigError, SourceChanged, SourceError, StageFailed
+from shardtrail.job import Job
+from shardtrail.manifest import read_table, rows_digest, write_table
+from shardtrail.samples import SourceFile
+from shardtrail.stages.recorded import Recorded, recorded_table
+from shardtrail.stages.scan_state import inventory_table, load_scan, read_state, save_scan, scan_table
+from shardtrail.stages.validate import last_scan
+from shardtrail.stat_cache import StatCache, batched
+from shardtrail.storage.local import Scan, scan
+from shardtrail.storage.source import materialise
+from shardtrail.validation.check import Failure, Hashed, hash_batch
+
+_NAMED = 20
+_FILES_A_BATCH = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The raw tree as ``data/inventory.parquet`` lists it.
+
+    Attributes:
+        files: number of files.
+        bytes: sum of their sizes.
+        digest: of the table's rows.
+        added: files that the last scan did not have.
+        changed: files whose size, times or inode are not the last scan's.
+        removed: files that the last scan had.
+    """
+
+    files: int
+    bytes: int
+    digest: str
+    added: int
+    changed: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Paths in which two listings of a tree differ, each in the listings' order."""
+
+    added: Sequence[str]
+    removed: Sequence[str]
+    changed: Sequence[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+def download(job: Job) -> Inventory:
+    """Fetch what is not there yet, list the raw tree, say what is new in it.
+
+    Raises:
+        SourceError: the source is absent, empty or cannot be read.
+        SourceChanged: under ``job.reproduce``, the raw tree is not the recorded one.
+    """
+    materialise(job)
+    job.progress.start("download", None, "files")
+    tree = scan(job.raw)
+    if not len(tree.paths):
+        raise SourceError(f"{job.raw} holds no files; check `source` in params.yaml")
+    table = inventory_table(tree)
+    digest = rows_digest(table)
+    if job.reproduce:
+        _refuse_news(job, table, digest)
+        _refuse_other_bytes(job, tree)
+    difference = _since_last_time(job, tree)
+    written = write_table(job.folder.inventory, table)
+    state = read_state(job.folder)
+    if state is None or (state.digest, state.inventory) != (tree.digest, digest):
+        save_scan(job.folder, tree, digest)
+    for path in tree.broken[:_NAMED]:
+        job.progress.say(f"broken link, left aside: {path}")
+    counts = f"{len(difference.added)} added, {len(difference.changed)} changed, {len(difference.removed)} removed"
+    place = job.folder.relative(job.folder.inventory)
+    job.progress.advance(len(tree.paths))
+    job.progress.finish(
+        f"{len(tree.paths)} files, {tree.bytes} bytes; {counts} -> {place}{'' if written else ' (unchanged)'}"
+    )
+    return Inventory(
+        files=len(tree.paths),
+        bytes=tree.bytes,
+        digest=digest,
+        added=len(difference.added),
+        changed=len(difference.changed),
+        removed=len(difference.removed),
+    )
+
+
+def compare(old: pa.Table, new: pa.Table, columns: Sequence[str]) -> Difference:
+    """Compare two listings with a ``path`` column, each path at most once, by the values of ``columns``."""
+    old_paths, new_paths = old["path"].combine_chunks(), new["path"].combine_chunks()
+    places = pc.index_in(new_paths, value_set=old_paths)
+    common = places.is_valid()
+    removed = old_paths.filter(pc.invert(pc.is_in(old_paths, value_set=new_paths)))
+    was, now = old.take(places.drop_null()), new.filter(common)
+    differs = np.zeros(len(now), bool)
+    for name in columns:
+        differs |= was[name].to_numpy() != now[name].to_numpy()
+    changed = now["path"].filter(pa.array(differs))
+    return Difference(new_paths.filter(pc.invert(common)).to_pylist(), removed.to_pylist(), changed.to_pylist())
+
+
+def _since_last_time(job: Job, tree: Scan) -> Difference:
+    state = read_state(job.folder)
+    if state is not None and state.digest == tree.digest:
+        return Difference((), (), ())
+    before = load_scan(job.folder)
+    if before is not None:
+        return compare(scan_table(before), scan_table(tree), ("size", "mtime_ns", "ctime_ns", "inode"))
+    try:
+        recorded = read_table(job.folder.inventory)
+    except ConfigError:
+        return Difference(tree.paths, (), ())
+    return compare(recorded, scan_table(tree), ("size",))
+
+
+def _refuse_news(job: Job, table: pa.Table, digest: str) -> None:
+    """Under ``dvc repro``, only the recorded tree will do."""
+    recorded = recorded_table(job.folder, "download", job.folder.inventory)
+    if recorded is None and job.folder.inventory.exists() and not (job.folder.root / "dvc.lock").exists():
+        recorded = Recorded("", job.folder.inventory)
+    if recorded is None or recorded.holds(table, digest):
+        return
+    before = recorded.read()
+    if before is None:
+        raise SourceChanged(
+            "the raw tree differs from the inventory recorded in dvc.lock, which is not at hand to name the "
+            "differences (dvc pull fetches it). Take the raw tree in as it is: shardtrail run"
+        )
+    raise SourceChanged(_describe(compare(before, table, ("size", "version")), "the recorded inventory"))
+
+
+def _refuse_other_bytes(job: Job, tree: Scan) -> None:
+    """Under ``dvc repro``, a file of the same size but another stat must have the bytes that were validated."""
+    full = job.config.check_sources == "full"
+    if not full and last_scan(job.folder) == tree.digest:
+        return
+    stats = zip(tree.size.tolist(), tree.mtime_ns.tolist(), tree.ctime_ns.tolist(), tree.inode.tolist(), strict=True)
+    changed: list[str] = []
+    failures: list[tuple[str, str]] = []
+    with StatCache(job.folder.stat_cache, say=job.progress.say) as cache:
+        for some in batched(zip(tree.paths, stats, strict=True), 64 * _FILES_A_BATCH):
+            known = cache.digests(path for path, _ in some)
+            doubtful = [
+                SourceFile("", path, stat[0], stat=stat)
+                for path, stat in some
+                if path in known and (full or known[path][0] != stat)
+            ]
+            hashed = list(_hash(job, doubtful))
+            failures += [(result.unit, result.error) for result in hashed if isinstance(result, Failure)]
+            good = [result for result in hashed if isinstance(result, Hashed)]
+            changed += [result.path for result in good if result.md5 != known[result.path][1]]
+            cache.refresh(
+                (result.path, result.stat, result.md5)
+                for result in good
+                if result.md5 == known[result.path][1] and not result.racy
+            )
+    if failures:
+        raise StageFailed("download", failures)
+    if changed:
+        raise SourceChanged(_describe(Difference((), (), sorted(changed)), "the bytes that were validated"))
+
+
+def _hash(job: Job, files: Sequence[SourceFile]) -> Iterable[Hashed | Failure]:
+    batches = [(f"files from {some[0].path}", (job.raw, tuple(some))) for some in batched(files, _FILES_A_BATCH)]
+    for outcome in job.mapper("download", hash_batch, batches):
+        if outcome.value is None:
+            yield Failure(outcome.label, outcome.error)
+        else:
+            yield from outcome.value
+
+
+def _describe(difference: Difference, other: str) -> str:
+    named = [
+        *(f"  added: {path}" for path in difference.added),
+        *(f"  removed: {path}" for path in difference.removed),
+        *(f"  changed: {path}" for path in difference.changed),
+    ]
+    more = [f"  and {len(named) - _NAMED} more"] if len(named) > _NAMED else []
+    return "\n".join(
+        [f"the raw tree differs from {other}:", *named[:_NAMED], *more, "Take it in as it is: shardtrail run"]
+    )

@@ -1,0 +1,82 @@
+"""The last scan of the raw tree, kept in ``.shardtrail/scan.parquet``: evidence, remade when lost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardtrail.errors import ConfigError
+from shardtrail.folder import Folder
+from shardtrail.manifest import INVENTORY, read_table, write_table
+from shardtrail.storage.local import Scan
+
+_KEY = b"shardtrail.scan"
+_STATS = ("size", "mtime_ns", "ctime_ns", "inode")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanState:
+    """What the file says without being read as a whole.
+
+    Attributes:
+        digest: of the scan, stats included.
+        inventory: digest of the inventory that was made of it.
+        broken: paths that lead to no file.
+    """
+
+    digest: str
+    inventory: str
+    broken: tuple[str, ...]
+
+
+def scan_file(folder: Folder) -> Path:
+    """Where the last scan is kept."""
+    return folder.state / "scan.parquet"
+
+
+def save_scan(folder: Folder, scan: Scan, inventory: str) -> None:
+    """Keep a scan, and the digest of the inventory made of it."""
+    state = {"digest": scan.digest, "inventory": inventory, "broken": scan.broken}
+    table = scan_table(scan).replace_schema_metadata({_KEY: json.dumps(state).encode()})
+    write_table(scan_file(folder), table)
+
+
+def read_state(folder: Folder) -> ScanState | None:
+    """The kept scan's digests; None where there is no usable one."""
+    try:
+        values = json.loads((pq.read_schema(scan_file(folder)).metadata or {})[_KEY])
+    except (OSError, KeyError, ValueError, pa.ArrowException):
+        return None
+    return ScanState(values["digest"], values["inventory"], tuple(values["broken"]))
+
+
+def load_scan(folder: Folder) -> Scan | None:
+    """The kept scan; None where there is no usable one."""
+    state = read_state(folder)
+    if state is None:
+        return None
+    try:
+        table = read_table(scan_file(folder))
+    except ConfigError:
+        return None
+    size, mtime, ctime, inode = (table[name].to_numpy() for name in _STATS)
+    return Scan(table["path"].to_pylist(), size, mtime, ctime, inode, state.broken)
+
+
+def scan_table(scan: Scan) -> pa.Table:
+    """A scan's files as a table: ``path`` and the stats."""
+    columns = {"path": pa.array(list(scan.paths), pa.string())}
+    columns |= {name: pa.array(np.asarray(getattr(scan, name), np.int64)) for name in _STATS}
+    return pa.table(columns)
+
+
+def inventory_table(scan: Scan) -> pa.Table:
+    """``data/inventory.parquet`` of a scan; files of a folder have no version but their bytes."""
+    paths = pa.array(list(scan.paths), pa.string())
+    versions = pa.array([""] * len(paths), pa.string())
+    return pa.table([paths, pa.array(scan.size), versions], schema=INVENTORY)
