@@ -1,0 +1,1 @@
+"""From a model back to its raw files, and from a raw file forward to shards and models."""

@@ -155,13 +155,12 @@ def restored_run(job: Job, dataset: Dataset, folder: Path, metrics: Mapping[str,
     return run.id
 
 
-def find_runs(store: Store, experiment: str, **tags: str) -> list[Any]:
-    """Finished training runs with these tags (names without ``shardtrail.``, dots as underscores), latest first."""
+def find_runs(store: Store, experiment: str, tags: Mapping[str, str]) -> list[Any]:
+    """Finished training runs of an experiment that have these tags, latest first."""
     found = store.client.get_experiment_by_name(experiment)
     if found is None:
         return []
-    wanted = {KIND_TAG: "training"} | {f"shardtrail.{name.replace('_', '.')}": value for name, value in tags.items()}
-    where = [f"tags.`{name}` = '{value}'" for name, value in wanted.items()]
+    where = [f"tags.`{name}` = '{value}'" for name, value in {KIND_TAG: "training", **tags}.items()]
     return store.runs([found.experiment_id], " AND ".join([*where, "attributes.status = 'FINISHED'"]))
 
 

@@ -162,6 +162,12 @@ def resolve_uri(uri: str, root: Path) -> str:
     )
 
 
+def store_exists(uri: str, root: Path) -> bool:
+    """Whether there is something to connect to; of a server only its own answer tells."""
+    file = _sqlite_file(resolve_uri(uri, root))
+    return file is None or file.exists()
+
+
 def redact(text: str) -> str:
     """``text`` with user names, passwords and query strings of every address in it blotted out."""
     return _QUERY.sub(r"\1?***", _USERINFO.sub("***@", text))
