@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
@@ -345,8 +345,8 @@ class BigEarthNet:
             return (), [Finding("unknown_label", path, "; ".join(_nearest(name, known) for name in unknown))]
         names = {known[name] for name in given} - {""}
         if not names and self._options.empty_labels == "quarantine":
-            held = f"none of its labels ({'; '.join(given)}) has a class" if given else "its list of labels is empty"
-            return (), [Finding("no_labels", path, f"{held} in the nomenclature of {self._options.classes}")]
+            held = f"none of its labels ({'; '.join(given)}) is among the {self._options.classes} classes"
+            return (), [Finding("no_labels", path, held if given else "its list of labels is empty")]
         return tuple(name for name in self.vocabulary if name in names), []
 
 
@@ -378,10 +378,8 @@ def _unit(key: str, kind: str, folder: str, members: Sequence[tuple[str, int]]) 
     """Files in role order; what has no place in such a patch has the role ``unknown``."""
     patch, parts = key.rpartition("/")[2], _PARTS[kind]
     order = {role: place for place, role in enumerate((*parts.values(), "unknown"))}
-    files = [
-        SourceFile(parts.get(name.removeprefix(f"{patch}_"), "unknown"), f"{folder}/{name}".lstrip("/"), size)
-        for name, size in members
-    ]
+    roles = {f"{patch}_{part}": role for part, role in parts.items()}
+    files = [SourceFile(roles.get(name, "unknown"), f"{folder}/{name}".lstrip("/"), size) for name, size in members]
     return Unit(key, kind, tuple(sorted(files, key=lambda file: (order[file.role], file.path))))
 
 
@@ -501,13 +499,14 @@ def _locate(metadata: Mapping[str, Any]) -> tuple[str, list[str]]:
     corners = corners if isinstance(corners, dict) else {}
     # Sentinel-1's files call the lower edge lly.
     found = [corners.get(key) for key in ("ulx", "uly", "lrx", "lry" if "lry" in corners else "lly")]
-    if not all(map(_is_metres, found)):
+    metres = [corner for corner in found if _is_metres(corner)]
+    if len(metres) < 4:
         return "", [*odd, f"expected corners in metres of UTM, found {_shown(corners)}"]
-    ulx, uly, lrx, lry = map(float, found)
+    ulx, uly, lrx, lry = metres
     if (lrx - ulx, uly - lry) != (PATCH_METRES, PATCH_METRES):
         odd.append(
-            f"the corners span {lrx - ulx:g} m by {uly - lry:g} m, expected {PATCH_METRES} by {PATCH_METRES} "
-            f"(ulx {ulx:g}, uly {uly:g}, lrx {lrx:g}, lry {lry:g})"
+            f"the corners span {lrx - ulx} m by {uly - lry} m, expected {PATCH_METRES} by {PATCH_METRES} "
+            f"(ulx {ulx}, uly {uly}, lrx {lrx}, lry {lry})"
         )
     odd += _odd_outline(metadata.get("geometry"))
     if epsg is None:
@@ -516,7 +515,7 @@ def _locate(metadata: Mapping[str, Any]) -> tuple[str, list[str]]:
     return f"{epsg[1]}_{int(ulx + half) // 100_000}_{int(uly - half) // 100_000}", odd
 
 
-def _is_metres(value: object) -> bool:
+def _is_metres(value: object) -> TypeGuard[float]:
     """A coordinate of a UTM zone: false eastings and northings are positive and below 10,000 km."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 10_000_000
 
@@ -533,8 +532,8 @@ def _odd_outline(geometry: object) -> list[str]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=3)
-    return f"unknown label {name!r}" + (f"; nearest known: {', '.join(map(repr, nearest))}" if nearest else "")
+    nearest = difflib.get_close_matches(name, list(known), n=3, cutoff=0)
+    return f"unknown label {name!r} (nearest known: {', '.join(map(repr, nearest))})"
 
 
 def _id(report: Report) -> str:
@@ -574,7 +573,7 @@ def _pair(s2: Sequence[Report], claims: Mapping[str, Sequence[Report]], tables: 
         if len(partners) == 1:
             yield _Candidate(patch, s2=report, s1=partners[0], s2_name=patch)
         elif partners:
-            detail = f"{' and '.join(sorted(map(_id, partners)))} both name {patch} as their partner"
+            detail = f"{' and '.join(sorted(map(_id, partners)))} each name {patch} as their partner"
             for each in (report, *partners):
                 finding = Finding("ambiguous_partner", each.unit, detail)
                 yield _Candidate(_id(each), **{each.kind: each}, s2_name=patch, findings=(finding,))
