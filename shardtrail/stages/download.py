@@ -144,7 +144,7 @@ def _refuse_news(job: Job, table: pa.Table, digest: str) -> None:
 
 def _refuse_other_bytes(job: Job, tree: Scan) -> None:
     """Under ``dvc repro``, a file of the same size but another stat must have the bytes that were validated."""
-    full = job.config.check_sources == "full"
+    full = job.full
     if not full and last_scan(job.folder) == tree.digest:
         return
     stats = zip(tree.size.tolist(), tree.mtime_ns.tolist(), tree.ctime_ns.tolist(), tree.inode.tolist(), strict=True)

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,14 +40,19 @@ class Build:
     kept: int
     digest: str
 
+    @property
+    def complete(self) -> bool:
+        """Whether every shard of the plan is there."""
+        return self.planned == self.written + self.kept
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The plan against what is on disk; every planned shard is done, failed or missing.
+    """The plan against what is on disk; every planned shard is done, failed or missing. As printed with ``--json``.
 
     Attributes:
         planned, done: numbers of shards.
-        failed: ``(address, error)`` of shards whose last attempt failed.
+        failed: ``{"shard": address, "error": …}`` of shards whose last attempt failed.
         missing: addresses of shards that are not there, or not as recorded.
         samples: the books: seen, accepted, quarantined, excluded.
         digest: of ``data/dataset.json``; empty while there is none.
@@ -55,21 +60,10 @@ class Status:
 
     planned: int
     done: int
-    failed: tuple[tuple[str, str], ...]
+    failed: tuple[dict[str, str], ...]
     missing: tuple[str, ...]
-    samples: Mapping[str, int]
+    samples: dict[str, int]
     digest: str
-
-    def to_json(self) -> dict[str, Any]:
-        """As ``shardtrail status --json`` prints it."""
-        return {
-            "planned": self.planned,
-            "done": self.done,
-            "failed": [{"shard": address, "error": error} for address, error in self.failed],
-            "missing": list(self.missing),
-            "samples": dict(self.samples),
-            "digest": self.digest,
-        }
 
 
 def shard(job: Job, only: Sequence[str] = ()) -> Build:
@@ -157,7 +151,7 @@ def status(job: Job) -> Status:
         if is_done(receipt, folder.shards, shard.records):
             continue
         if receipt is not None and receipt.status == "failed":
-            failed.append((shard.address, receipt.error))
+            failed.append({"shard": shard.address, "error": receipt.error})
         elif not _has_size(folder.shards / f"{shard.name}.tfrecord", recorded.get(shard.fingerprint)):
             missing.append(shard.address)
     return Status(

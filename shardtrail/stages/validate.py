@@ -163,7 +163,7 @@ def _check(job: Job, layout: Layout, units: Sequence[Unit], cache: StatCache) ->
     """Have every unit checked that the cache does not know as it is now; keep what comes."""
     rules = check_rules(layout)
     signatures = {unit.key: signature(unit, rules) for unit in units}
-    full = job.config.check_sources == "full"
+    full = job.full
     todo = set(signatures if full else cache.outdated(signatures))
     job.progress.start("validate", len(todo), "patches")
     failures: list[tuple[str, str]] = []
@@ -288,7 +288,7 @@ def last_scan(folder: Folder) -> str:
 
 def _as_last_time(job: Job, key: str) -> Books | None:
     state = _state(job.folder)
-    if job.config.check_sources == "full" or not state.get("settled") or state.get("key") != key:
+    if job.full or not state.get("settled") or state.get("key") != key:
         return None
     return Books(**state["books"]) if state["outs"] == _outs(job.folder) else None
 
