@@ -170,15 +170,16 @@ def _write(table: pa.Table, digest: str, file: IO[bytes]) -> None:
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a table of ours, or some of its columns.
+    """Read a table of ours, or some of its columns; a whole one is compared with its digest.
 
     Raises:
         ConfigError: absent, truncated, damaged or not one of ours; the text names the stage to run again.
     """
     with _readable(path):
         table = pq.read_table(path, columns=columns, page_checksum_verification=True, partitioning=None)
-    if DIGEST_KEY not in (table.schema.metadata or {}):
-        raise ConfigError(f"{path} was not written by shardtrail; {_again(path)}")
+        found = rows_digest(table) if columns is None else ""
+    if found != _digest_in(table.schema, path) and columns is None:
+        raise ConfigError(f"{path} was damaged or edited: its rows do not fit its digest; {_again(path)}")
     return table
 
 
@@ -194,10 +195,15 @@ def stored_digest(path: Path) -> str:
         ConfigError: see ``read_table``.
     """
     with _readable(path):
-        metadata = pq.read_schema(path).metadata or {}
-    if DIGEST_KEY not in metadata:
+        schema = pq.read_schema(path)
+    return _digest_in(schema, path)
+
+
+def _digest_in(schema: pa.Schema, path: Path) -> str:
+    digest = (schema.metadata or {}).get(DIGEST_KEY)
+    if digest is None:
         raise ConfigError(f"{path} was not written by shardtrail; {_again(path)}")
-    return str(metadata[DIGEST_KEY], "ascii")
+    return str(digest, "ascii", "replace")
 
 
 @contextlib.contextmanager
@@ -206,7 +212,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; {_again(path)}") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read ({str(error).splitlines()[0]}); {_again(path)}") from error
 
 
