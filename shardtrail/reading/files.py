@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from shardtrail.dataset import Dataset, Shard
 from shardtrail.errors import ShardError
 from shardtrail.records.index import read_index
+from shardtrail.records.scan import verify_file
 
 _LISTED = 10
 
@@ -79,6 +81,30 @@ def shard_files(dataset: Dataset, folder: Path, splits: Sequence[str]) -> dict[s
         lines.append(_mend([shard for shard, _ in faults]))
         raise ShardError("\n".join(lines))
     return {split: ShardFiles(folder, dataset.of_split(split)) for split in splits}
+
+
+@contextlib.contextmanager
+def naming_damage(files: ShardFiles) -> Iterator[None]:
+    """Turn an error of TensorFlow's reader, which names no file, into one that names shard, record and byte.
+
+    Raises:
+        ShardError: reading failed inside the block.
+    """
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        for shard in files.shards:
+            path = files.folder / shard.file
+            found = verify_file(path, records=shard.records, md5=shard.md5, index=files.folder / shard.index)
+            if found.faults:
+                fault = found.faults[0]
+                where = "" if fault.record is None else f", record {fault.record} of {shard.records}"
+                raise ShardError(
+                    f"{path} ({shard.address}){where}, byte {fault.offset}: {fault.detail}. {_mend([shard])}"
+                ) from error
+        raise ShardError(f"{files.folder}: every shard is whole, yet reading failed: {error.message}") from error
 
 
 def _fault(shard: Shard, folder: Path) -> str:
