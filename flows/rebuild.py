@@ -15,7 +15,6 @@ from tasks.shard import shard
 from tasks.stage import building
 from tasks.validate import validate
 
-
 _runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=16)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,10 @@ def run_pipeline(root: Path, config: Config, until: str, only: tuple[str, ...], 
     """
     began = time.monotonic()
     folder = Folder(root.resolve())
+    # Prefect's log goes to its server; the terminal shows our progress and one summary.
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
     with prefect_api(folder) as address:
-        _hush()
         from flows.rebuild import rebuild
-        from flows.train import train
         from tasks.stage import full_check, terminal
 
         terminal.set(progress())
@@ -38,8 +37,11 @@ def run_pipeline(root: Path, config: Config, until: str, only: tuple[str, ...], 
             last = until if until in _DATA and until != "hash" else "record"
             digest = _outcome(rebuild(str(folder.root), last, only, return_state=True))
             if digest and until not in _DATA:
+                from flows.train import train
+
                 _outcome(train(str(folder.root), "train" if until == "train" else "record", return_state=True))
         finally:
+            _deliver()
             settle(address)
     show.summary(open_job(folder.root), until, time.monotonic() - began)
 
@@ -49,12 +51,10 @@ def _outcome(state: Any) -> Any:
     return state.result()
 
 
-def _hush() -> None:
-    """Prefect's own log goes to its server; the terminal shows our progress and one summary."""
-    warnings.filterwarnings("ignore", module="prefect|pydantic|starlette")
-    import prefect.main  # noqa: F401  (sets up its logging, which the next line turns down)
+def _deliver() -> None:
+    """Send what Prefect still holds back before its server goes: it would try for a minute, then complain."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogHandler
 
-    logging.getLogger("prefect").setLevel(logging.INFO)
-    for handler in logging.getLogger("prefect").handlers:
-        if "Console" in type(handler).__name__:
-            handler.setLevel(logging.CRITICAL)
+    APILogHandler().flush()
+    EventsWorker.drain_all(timeout=10)

@@ -23,7 +23,7 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = Folder(arguments.folder.resolve())
     config = load_config(folder.params)
-    with prefect_api(folder, port=arguments.port, quiet=False) as address:
+    with prefect_api(folder, port=arguments.port) as address:
         print(f"Prefect: {address.removesuffix('/api')} (Ctrl-C ends it)", flush=True)
         _serve(folder, config)
 

@@ -21,8 +21,7 @@ from shardtrail.errors import PipelineError
 from shardtrail.folder import Folder
 from shardtrail.job import Job
 
-_QUIET = {
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+_SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
     "DO_NOT_TRACK": "1",
@@ -34,18 +33,17 @@ class ServerError(PipelineError, RuntimeError):
 
 
 @contextlib.contextmanager
-def prefect_api(folder: Folder, *, port: int = 0, quiet: bool = True) -> Iterator[str]:
+def prefect_api(folder: Folder, *, port: int = 0) -> Iterator[str]:
     """The address of a Prefect API, set for this process; a server is started if the environment names none.
 
     Args:
         folder: keeps the server's database and log under ``.shardtrail/``.
         port: 0 picks a free one.
-        quiet: keep Prefect's own log lines off the terminal; they reach the server all the same.
 
     Raises:
         ServerError: the server did not come up.
     """
-    os.environ.update(_QUIET if quiet else {**_QUIET, "PREFECT_LOGGING_LEVEL": "INFO"})
+    os.environ.update(_SETTINGS)
     given = os.environ.get("PREFECT_API_URL")
     if given:
         yield given

@@ -46,13 +46,15 @@ def books(samples: dict[str, int]) -> None:
 
 def verify(job: Job, deep: bool, repair: bool, as_json: bool) -> bool:
     """Verify, and repair if asked; True if no fault remains."""
+    from shardtrail.record import renew_cached
     from shardtrail.sharding.verify import repair as mend
     from shardtrail.sharding.verify import verify as examine
 
     found = examine(job, deep=deep)
     repaired: tuple[str, ...] = ()
     if repair and found.faults:
-        repaired = tuple(mend(job, found))
+        repaired = mend(job, found)
+        renew_cached(job, repaired)
     remaining = examine(job, deep=deep).faults if repaired else found.faults
     if as_json:
         _json(

@@ -215,10 +215,10 @@ def _repositories(folder: Folder) -> list[str]:
     if not any((parent / ".dvc").is_dir() for parent in (folder.root, *folder.root.parents)):
         inside = git(folder.root, "rev-parse", "--show-prefix").stdout.strip()
         _must(folder.root, sys.executable, "-m", "dvc", "init", "--quiet", *(["--subdir"] if inside else []))
-        settings = (("cache.type", "reflink,hardlink,copy"), ("core.analytics", "false"), ("core.autostage", "false"))
+        settings = (("cache.type", "hardlink,copy"), ("core.analytics", "false"), ("core.autostage", "false"))
         for key, value in settings:
             _must(folder.root, sys.executable, "-m", "dvc", "config", key, value)
-        made.append("DVC repository (cache by reflink or hard link)")
+        made.append("DVC repository (cache by hard links)")
     tracked = ["params.yaml", "dvc.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"]
     commit(folder.root, "Set up the working folder", [name for name in tracked if (folder.root / name).exists()])
     return made

@@ -124,6 +124,42 @@ def _record(job: Job, stages: Sequence[str]) -> Recorded:
     return Recorded(dvc=True, commit=commit)
 
 
+def renew_cached(job: Job, shards: Sequence[str]) -> int:
+    """Replace damaged copies of these shards in DVC's cache by the sound ones of the working folder.
+
+    With a cache of hard links, damage to a shard is damage to its cached copy, which DVC would hand out again.
+
+    Args:
+        job: its shards were verified.
+        shards: addresses.
+
+    Returns:
+        How many cached files were replaced.
+    """
+    if not shards or not is_dvc_folder(job.folder):
+        return 0
+    cache = Path(_run_dvc(job, ["cache", "dir"]).strip())
+    renewed = 0
+    for shard in load_dataset(job.folder.dataset).shards:
+        if shard.address not in shards:
+            continue
+        for name in (shard.file, shard.index):
+            sound = job.folder.shards / name
+            md5 = _md5(sound)
+            cached = job.folder.root / cache / "files" / "md5" / md5[:2] / md5[2:]
+            if cached.exists() and _md5(cached) != md5:
+                replacement = cached.with_name(f"{cached.name}.{os.getpid()}.tmp")
+                os.link(sound, replacement)
+                os.replace(replacement, cached)
+                renewed += 1
+    return renewed
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
+
+
 def is_dvc_folder(folder: Folder) -> bool:
     """Whether the working folder has stages and lies in a DVC repository."""
     if not (folder.root / "dvc.yaml").exists():
@@ -154,7 +190,7 @@ def _evidence(folder: Folder, stages: Sequence[str]) -> dict[str, str]:
         if not path.exists():
             result[folder.relative(path)] = "absent"
         elif path.name in ("dvc.lock", "dvc.yaml", "params.yaml"):
-            result[folder.relative(path)] = hashlib.md5(path.read_bytes()).hexdigest()
+            result[folder.relative(path)] = _md5(path)
         elif path.is_file():
             stat = path.stat()
             result[folder.relative(path)] = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
@@ -188,8 +224,8 @@ def _seed_digests(job: Job) -> None:
         return
 
 
-def _run_dvc(job: Job, arguments: Sequence[str]) -> None:
-    """Run one DVC command, waiting for others that hold its lock."""
+def _run_dvc(job: Job, arguments: Sequence[str]) -> str:
+    """The output of one DVC command; waits for others that hold its lock."""
     command = [sys.executable, "-m", "dvc", *arguments]
     environment = os.environ | {"DVC_NO_ANALYTICS": "1", "PATH": _path_with_python()}
     deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
@@ -204,7 +240,7 @@ def _run_dvc(job: Job, arguments: Sequence[str]) -> None:
             check=False,
         )
         if answer.returncode == 0:
-            return
+            return answer.stdout
         text = (answer.stderr.strip() or answer.stdout.strip())[-2000:]
         if "lock" not in text.lower() or time.monotonic() > deadline:
             raise RecordError(f"dvc {' '.join(arguments)} failed in {job.folder.root}:\n{text}")
