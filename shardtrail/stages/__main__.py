@@ -6,7 +6,6 @@ This is what ``dvc.yaml`` runs: what is recorded is reproduced, news in the raw 
 from __future__ import annotations
 
 import argparse
-import argparse
 import dataclasses
 import importlib
 import sys
@@ -17,7 +16,6 @@ from shardtrail.errors import ConfigError, PipelineError
 from shardtrail.execution import local_mapper
 from shardtrail.job import open_job
 from shardtrail.progress import Lines
-from shardtrail.records.example import ENCODING_VERSION
 from shardtrail.stages import STAGES
 
 
@@ -35,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         with local_mapper(job.config.compute.workers) as mapper:
             getattr(importlib.import_module(module), function)(dataclasses.replace(job, mapper=mapper, reproduce=True))
     except ConfigError as error:
-        print(f"{error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return 2
     except (PipelineError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

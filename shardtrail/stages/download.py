@@ -148,29 +148,40 @@ def _refuse_other_bytes(job: Job, tree: Scan) -> None:
     if not full and last_scan(job.folder) == tree.digest:
         return
     stats = zip(tree.size.tolist(), tree.mtime_ns.tolist(), tree.ctime_ns.tolist(), tree.inode.tolist(), strict=True)
+    validated = _validated_digests(job) if full else {}
     changed: list[str] = []
     failures: list[tuple[str, str]] = []
     with StatCache(job.folder.stat_cache, say=job.progress.say) as cache:
         for some in batched(zip(tree.paths, stats, strict=True), 64 * _FILES_A_BATCH):
             known = cache.digests(path for path, _ in some)
+            md5 = {path: found for path, (_, found) in known.items()}
+            md5 |= {path: validated[path] for path, _ in some if path in validated}
             doubtful = [
                 SourceFile("", path, stat[0], stat=stat)
                 for path, stat in some
-                if path in known and (full or known[path][0] != stat)
+                if path in md5 and (full or known[path][0] != stat)
             ]
             hashed = list(_hash(job, doubtful))
             failures += [(result.unit, result.error) for result in hashed if isinstance(result, Failure)]
             good = [result for result in hashed if isinstance(result, Hashed)]
-            changed += [result.path for result in good if result.md5 != known[result.path][1]]
+            changed += [result.path for result in good if result.md5 != md5[result.path]]
             cache.refresh(
                 (result.path, result.stat, result.md5)
                 for result in good
-                if result.md5 == known[result.path][1] and not result.racy
+                if result.md5 == md5[result.path] and not result.racy
             )
     if failures:
         raise StageFailed("download", failures)
     if changed:
         raise SourceChanged(_describe(Difference((), (), sorted(changed)), "the bytes that were validated"))
+
+
+def _validated_digests(job: Job) -> dict[str, str]:
+    """``path -> md5`` of the files in the manifest, if there is one."""
+    if not job.folder.manifest.exists():
+        return {}
+    files = read_table(job.folder.manifest, ["files"])["files"].combine_chunks().flatten()
+    return dict(zip(files.field("path").to_pylist(), files.field("md5").to_pylist(), strict=True))
 
 
 def _hash(job: Job, files: Sequence[SourceFile]) -> Iterable[Hashed | Failure]:
