@@ -23,8 +23,8 @@ def stable_cuts(sizes: Sizes, keys: Keys, target: int) -> list[int]:
     - up to 1.6: two shards of at least 0.6 each;
     - more: the cut leaves at least 0.8 behind it.
 
-    Whole samples blur these bounds: candidates reach at least one sample to either side of the target (if a shard has
-    two), and a sample larger than the window is a shard of its own.
+    Whole samples blur these bounds. With few samples a shard, candidates reach one sample to either side of the target
+    as long as that is 0.5 to 1.5 of it; a sample larger than that is a shard of its own.
 
     Args:
         sizes: [sample] of the ordered samples of one split and group.
@@ -49,9 +49,10 @@ def stable_cuts(sizes: Sizes, keys: Keys, target: int) -> list[int]:
     while start < stop:
         done, total = int(edges[start]), int(edges[stop])
         aim = max(at_most(done + target), start + 1)
-        slack = 1 if aim - start >= 2 else 0
-        first = max(min(at_least(done + low), aim - slack), start + 1)
-        last = max(at_most(done + high), aim + slack)
+        # Beside the window itself, the samples next to the target: a window narrower than a sample has no choice.
+        first = min(at_least(done + low), aim, max(aim - 1, at_least(done + target - target // 2)))
+        first = max(first, start + 1)
+        last = max(at_most(done + high), aim, min(aim + 1, at_most(done + target + target // 2)))
         if last >= stop:
             start = stop
         else:
@@ -66,7 +67,9 @@ def stable_cuts(sizes: Sizes, keys: Keys, target: int) -> list[int]:
 
 
 def exact_cuts(sizes: Sizes, target: int) -> list[int]:
-    """Cut into as many equal parts as come nearest to ``target``; counted in samples they differ by one at most.
+    """Cut into equal parts of about ``target``; counted in samples they differ by one at most.
+
+    The number of parts is the nearest to size / ``target``, or one more where the parts would exceed 1.2 ``target``.
 
     Args:
         sizes: [sample] of the ordered samples of one split and group.
@@ -79,7 +82,8 @@ def exact_cuts(sizes: Sizes, target: int) -> list[int]:
         return []
     edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     total = int(edges[-1])
-    parts = min(max(1, (2 * total + target) // (2 * target)), len(sizes))
+    parts = max(1, (2 * total + target) // (2 * target))
+    parts = min(parts + (5 * total > 6 * target * parts), len(sizes))
     aims = np.arange(1, parts, dtype=np.int64) * total // parts
     above = np.searchsorted(edges, aims)
     nearest = above - (aims - edges[above - 1] < edges[above] - aims)

@@ -156,9 +156,8 @@ def _by_id(manifest: pa.Table, group: str) -> pa.Table:
     if not _ascending(samples["sample_id"]):
         samples = samples.take(pc.sort_indices(samples["sample_id"])).combine_chunks()
         if not _ascending(samples["sample_id"]):
-            ids = samples["sample_id"]
-            twice = ids.filter(pa.chunked_array([pc.equal(ids[:-1].combine_chunks(), ids[1:].combine_chunks())]))
-            raise ConfigError(f"the manifest names sample {twice[0]} twice; make it again: run --until validate")
+            twice = next(row for row in pc.value_counts(samples["sample_id"]) if row["counts"].as_py() > 1)
+            raise ConfigError(f"the manifest names sample {twice['values']} twice; make it again: run --until validate")
     return samples
 
 

@@ -1,0 +1,414 @@
+"""Planning: every sample once, a function of the set, and a change that stays local."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardtrail.config import ShardParams
+from shardtrail.dataset import SPLITS, schema_to_json
+from shardtrail.errors import ConfigError
+from shardtrail.files import canonical_json
+from shardtrail.planning import PLAN_SCHEMA, make_plan
+from shardtrail.planning.cut import exact_cuts, stable_cuts
+from shardtrail.planning.plan import shard_names
+from shardtrail.planning.summary import cost_of_change, summarise
+from shardtrail.samples import Feature, Schema
+
+SCHEMA = Schema((Feature("B02", "uint16", (120, 120)),), ("patch_name",), ("Pastures", "Mixed forest"))
+MIB = 2**20
+
+GOLDEN = [
+    ("train-00000", "train-cbbc811e1317", "00008 00000"),
+    ("train-00001", "train-d3f221e34244", "00001 00004"),
+    ("train-00002", "train-e82597034163", "00003 00005"),
+    ("train-00003", "train-4758cb6ac95c", "00007 00002 00006"),
+    ("validation-00000", "validation-2893ef2bf31e", "val2 val0 val1"),
+]
+
+
+def sample(name: str, **values: Any) -> dict[str, Any]:
+    """One manifest row."""
+    row = {
+        "sample_id": name,
+        "split": "train",
+        "labels": [1],
+        "digest": hashlib.md5(name.encode()).hexdigest(),
+        "bytes": MIB,
+        "region": "T33UUP",
+        "month": "2017-06",
+        "acquired": "2017-06-13",
+        "texts": [name],
+    }
+    return row | values
+
+
+def manifest(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """A manifest of these rows, sorted as the true one is."""
+    types = {"labels": pa.list_(pa.int32()), "texts": pa.list_(pa.string()), "bytes": pa.int64()}
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in sample("")])
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: row["sample_id"].encode()), schema=schema)
+
+
+def patches(count: int, **values: Any) -> list[dict[str, Any]]:
+    return [sample(f"S2A_{number:05}", **values) for number in range(count)]
+
+
+def plan_of(rows: Sequence[dict[str, Any]], **params: Any) -> pa.Table:
+    return make_plan(manifest(rows), SCHEMA, ShardParams(**params))
+
+
+def shards_of(plan: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    """Rows by shard, in plan order."""
+    return {name: list(rows) for name, rows in groupby(plan.to_pylist(), key=lambda row: row["shard"])}
+
+
+def sizes_of(plan: pa.Table) -> list[int]:
+    return [len(rows) for rows in shards_of(plan).values()]
+
+
+rows_strategy = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6),
+    st.fixed_dictionaries(
+        {
+            "split": st.sampled_from(SPLITS),
+            "region": st.sampled_from(["", "T29SNB", "T33UUP"]),
+            "acquired": st.sampled_from(["", "2017-06-13", "2018-01-02"]),
+            "bytes": st.integers(1, 5 * MIB),
+            "labels": st.lists(st.integers(0, 1), unique=True).map(sorted),
+        }
+    ),
+    max_size=60,
+).map(lambda by_name: [sample(name, **values) for name, values in by_name.items()])
+
+params_strategy = st.fixed_dictionaries(
+    {
+        "group": st.sampled_from(["none", "region", "month", "acquired"]),
+        "order": st.sampled_from(["shuffled", "natural"]),
+        "cut": st.sampled_from(["stable", "exact"]),
+        "seed": st.integers(-(2**70), 2**70),
+    }
+).flatmap(
+    lambda fixed: st.one_of(
+        st.builds(dict, st.just(fixed), target_samples=st.integers(1, 30)),
+        st.builds(dict, st.just(fixed), target_mib=st.floats(0.1, 60)),
+    )
+)
+
+
+@given(rows_strategy, params_strategy)
+def test_every_sample_is_one_record_of_one_shard(rows, params):
+    """Whatever the settings: no sample twice or lost, records count from 0, no shard crosses a split or group."""
+    plan = plan_of(rows, **params)
+    assert plan.schema.equals(PLAN_SCHEMA)
+    assert sorted(plan["sample_id"].to_pylist()) == sorted(row["sample_id"] for row in rows)
+    shards = shards_of(plan)
+    assert len(shards) == len(set(plan["shard"].to_pylist())) == len(set(plan["address"].to_pylist()))
+    by_id = {row["sample_id"]: row for row in rows}
+    for name, records in shards.items():
+        assert [record["record"] for record in records] == list(range(len(records)))
+        sources = [by_id[record["sample_id"]] for record in records]
+        group = params["group"]
+        assert {source["split"] for source in sources} == {records[0]["split"]}
+        assert {source.get(group, "") for source in sources} == {records[0]["group"]}
+        assert name == f"{records[0]['split']}-{records[0]['fingerprint'][:12]}"
+        assert all(record["digest"] == by_id[record["sample_id"]]["digest"] for record in records)
+        assert all(record["bytes"] == by_id[record["sample_id"]]["bytes"] for record in records)
+    splits = [records[0]["split"] for records in shards.values()]
+    assert splits == sorted(splits, key=SPLITS.index)
+    addresses = [records[0]["address"] for records in shards.values()]
+    counts = {split: splits.count(split) for split in SPLITS}
+    assert addresses == [f"{split}-{number:05}" for split in SPLITS for number in range(counts[split])]
+
+
+@given(rows_strategy, params_strategy, st.randoms(use_true_random=False))
+def test_a_plan_is_a_function_of_the_set(rows, params, rng):
+    """The order of the manifest's rows does not matter, nor how its columns are chunked."""
+    table = manifest(rows)
+    shuffled = table.take(pa.array(rng.sample(range(len(rows)), len(rows)), pa.int64()))
+    half = len(rows) // 2
+    chunked = pa.concat_tables([shuffled.slice(half), shuffled.slice(0, half)])
+    assert make_plan(chunked, SCHEMA, ShardParams(**params)).equals(make_plan(table, SCHEMA, ShardParams(**params)))
+
+
+@given(st.integers(1, 3000), st.integers(1, 200), st.integers(0, 5))
+def test_stable_sizes_stay_in_the_window(count, target, seed):
+    """0.8 to 1.2 of the target, but for the last two of a run: 0.6 at least, or one shard where the run is small."""
+    keys = np.random.default_rng(seed).integers(0, 2**63, count, dtype=np.uint64)
+    ends = stable_cuts(np.ones(count, np.int64), keys, target)
+    sizes = np.diff([0, *ends])
+    assert ends[-1] == count
+    assert sizes.max() <= max(6 * target // 5, target + 1 if target > 1 else 1)
+    assert all(size >= min(-(-4 * target // 5), max(target - 1, 1)) for size in sizes[:-2])
+    if len(sizes) > 1:
+        assert sizes[-2:].min() >= 0.6 * target - 1
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=300), st.integers(1, 1000))
+def test_stable_cuts_of_any_sizes_advance_and_end(sizes, target):
+    """Empty, equal or huge samples: cuts ascend to the end, and only a single sample is far larger than the target."""
+    keys = np.random.default_rng(0).integers(0, 2**63, len(sizes), dtype=np.uint64)
+    ends = stable_cuts(np.array(sizes, np.int64), keys, target)
+    assert ends == sorted(set(ends)) and ends[-1] == len(sizes) and ends[0] > 0
+    for start, end in zip([0, *ends], ends, strict=False):
+        assert sum(sizes[start:end]) < 1.8 * target or np.count_nonzero(sizes[start:end]) == 1
+
+
+@given(st.integers(1, 3000), st.integers(1, 200))
+def test_exact_shards_are_equal(count, target):
+    """Sizes differ by one sample at most, and lie between 0.6 and 1.2 of the target, to within a sample."""
+    sizes = np.diff([0, *exact_cuts(np.ones(count, np.int64), target)])
+    assert sizes.sum() == count and sizes.max() - sizes.min() <= 1
+    assert sizes.max() <= 1.2 * target + 1
+    assert len(sizes) == 1 or sizes.min() >= 0.6 * target - 1
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=300), st.integers(1, 1000))
+def test_exact_cuts_of_any_sizes_ascend(sizes, target):
+    """Each shard has a sample; with unequal samples a shard's size is off its share by one sample at most."""
+    ends = exact_cuts(np.array(sizes, np.int64), target)
+    assert ends == sorted(set(ends)) and ends[-1] == len(sizes) and ends[0] > 0
+    assert exact_cuts(np.array([], np.int64), target) == []
+
+
+def test_a_changed_sample_changes_one_shard():
+    """Stable: adding or removing one of 5,000 samples usually rewrites one shard of 50; exact: half of them."""
+    rows = patches(5000)
+    rng = random.Random(0)
+    written: dict[str, list[int]] = {"stable": [], "exact": []}
+    for cut in written:
+        before = plan_of(rows, target_samples=100, cut=cut)
+        for trial in range(20):
+            added = [*rows, sample(f"S2B_{trial:05}")]
+            removed = [row for row in rows if row["sample_id"] != f"S2A_{rng.randrange(5000):05}"]
+            for changed in (added, removed):
+                after = plan_of(changed, target_samples=100, cut=cut)
+                written[cut].append(len(cost_of_change(before, after).written))
+    assert statistics.median(written["stable"]) == 1
+    assert statistics.mean(written["stable"]) < 2
+    assert statistics.median(written["exact"]) > 10
+
+
+def test_the_cut_hash_is_not_the_order_hash():
+    """Cuts fall anywhere in the window: with one hash for both, every shard would have 80 samples."""
+    sizes = sizes_of(plan_of(patches(10_000), target_samples=100))
+    assert 90 < statistics.mean(sizes) < 110
+    assert len(set(sizes)) > 20
+
+
+def test_a_new_digest_label_or_text_changes_exactly_its_shard():
+    """A sample whose content changed keeps its place; its shard, and only that, gets a new name."""
+    rows = patches(300)
+    before = plan_of(rows, target_samples=20)
+    for change in ({"digest": "0" * 32}, {"labels": [0, 1]}, {"texts": ["other"]}):
+        after = plan_of([*rows[:77], rows[77] | change, *rows[78:]], target_samples=20)
+        assert after["sample_id"].equals(before["sample_id"])
+        differing = {
+            name
+            for name, old in zip(after["shard"].to_pylist(), before["shard"].to_pylist(), strict=True)
+            if name != old
+        }
+        assert differing == {row["shard"] for row in after.to_pylist() if row["sample_id"] == "S2A_00077"}
+
+
+def test_whatever_decides_the_bytes_renames_every_shard():
+    """Encoding, schema and vocabulary are in the fingerprint; a column that is not stored is not."""
+    rows = patches(40)
+    table, params = manifest(rows), ShardParams(target_samples=10)
+    names = set(make_plan(table, SCHEMA, params)["shard"].to_pylist())
+    swapped = Schema(SCHEMA.features, SCHEMA.texts, SCHEMA.vocabulary[::-1])
+    floats = Schema((Feature("B02", "float32", (120, 120)),), SCHEMA.texts, SCHEMA.vocabulary)
+    for other in (swapped, floats):
+        assert not names & set(make_plan(table, other, params)["shard"].to_pylist())
+    assert not names & set(plan_of(rows, target_samples=10, encoding="int64")["shard"].to_pylist())
+    moved = plan_of([row | {"region": "elsewhere"} for row in rows], target_samples=10)
+    assert names == set(moved["shard"].to_pylist())
+
+
+def test_strings_that_look_like_separators_are_told_apart():
+    """Two different lists of texts never give one fingerprint, whatever characters they hold."""
+    lists = [["a", "b"], ["a,1:b"], ["a\t", "b"], ["a", "\tb"], ["a\n", "b"], ["", "ab"], ["ab", ""], ["1:a", "b"]]
+    fingerprints = {plan_of([sample("x", texts=texts)])["fingerprint"][0].as_py() for texts in lists}
+    assert len(fingerprints) == len(lists)
+
+
+def test_fingerprints_over_many_batches():
+    """The fingerprint is sha256 over the head and one line a sample: recomputed here in plain Python."""
+    count = 150_000
+    ids = pa.array([f"S2A_{number:06}" for number in range(count)])
+    zeros = pa.array(np.zeros(count, np.int32))
+    one_each = pa.array(np.arange(count + 1, dtype=np.int32))
+    table = pa.table(
+        {
+            "sample_id": ids,
+            "split": pa.array(["train"]).take(zeros),
+            "labels": pa.ListArray.from_arrays(one_each, zeros),
+            "digest": pa.array(["d" * 32]).take(zeros),
+            "bytes": pa.array(np.ones(count, np.int64)),
+            "texts": pa.ListArray.from_arrays(one_each, ids),
+        }
+    )
+    plan = make_plan(table, SCHEMA, ShardParams(target_samples=40_000))
+    head = canonical_json({"encoding": {"name": "raw", "version": 1}, "schema": schema_to_json(SCHEMA)}) + b"\n"
+    for records in shards_of(plan).values():
+        lines = "".join(f"10:{r['sample_id']}\t{'d' * 32}\t0\t10:{r['sample_id']}\n" for r in records)
+        assert records[0]["fingerprint"] == hashlib.sha256(head + lines.encode()).hexdigest()
+
+
+def test_natural_order_is_acquisition_then_id():
+    """Within a group, earlier images come first, and ids settle what is left."""
+    rows = [
+        sample("d", acquired="2017-06-01"),
+        sample("a", acquired="2018-01-01"),
+        sample("c", acquired=""),
+        sample("b", acquired="2017-06-01"),
+    ]
+    assert plan_of(rows, order="natural")["sample_id"].to_pylist() == ["c", "b", "d", "a"]
+
+
+def test_shuffled_shards_are_fair_draws():
+    """Each shard of a set that is half one country, half another holds a fair share of both."""
+    rows = [*patches(1000), *(sample(f"T2B_{number:05}") for number in range(1000))]
+    for records in shards_of(plan_of(rows, target_samples=100)).values():
+        share = sum(record["sample_id"].startswith("S2A") for record in records) / len(records)
+        assert 0.3 < share < 0.7
+
+
+def test_another_seed_draws_another_plan():
+    """The seed moves order and cuts; the set of samples stays."""
+    one, two = (plan_of(patches(500), target_samples=50, seed=seed) for seed in (0, 1))
+    assert one["sample_id"].to_pylist() != two["sample_id"].to_pylist()
+    assert sizes_of(one) != sizes_of(two)
+
+
+def test_a_target_in_mib_counts_nominal_bytes():
+    """Shards of unequal samples are near the target in bytes; one larger than the window is alone."""
+    rows = [sample(f"s{number:04}", bytes=MIB * (1 + number % 3)) for number in range(900)]
+    sizes = [sum(record["bytes"] for record in records) for records in shards_of(plan_of(rows, target_mib=40)).values()]
+    assert all(0.8 * 40 * MIB <= size <= 1.2 * 40 * MIB for size in sizes[:-2])
+    assert all(0.6 * 192 <= size <= 1.2 * 192 for size in sizes_of(plan_of(patches(1920))))
+    giant = shards_of(plan_of([*rows, sample("giant", bytes=500 * MIB)], target_mib=40)).values()
+    assert [len(records) for records in giant if any(record["sample_id"] == "giant" for record in records)] == [1]
+
+
+def test_small_targets_leave_a_choice():
+    """With 4 samples a shard, cuts still follow the content: a new sample changes one or two of 50 shards."""
+    rows = patches(200)
+    before = plan_of(rows, target_samples=4)
+    assert set(sizes_of(before)) == {3, 4, 5}
+    written = [
+        len(cost_of_change(before, plan_of([*rows, sample(f"S2B_{n}")], target_samples=4)).written) for n in range(20)
+    ]
+    assert statistics.median(written) <= 2 and max(written) < 10
+    assert sizes_of(plan_of(rows, target_samples=1)) == [1] * 200
+
+
+def test_what_cannot_be_planned_is_refused():
+    """Unknown groups list the columns; samples named twice, unknown splits and absent columns are named."""
+    rows = patches(4)
+    with pytest.raises(ConfigError, match=r"no column 'tile'; use none, split, region, month, acquired"):
+        plan_of(rows, group="tile")
+    with pytest.raises(ConfigError, match="no column 'labels'"):
+        plan_of(rows, group="labels")
+    with pytest.raises(ConfigError, match="sample S2A_00002 twice"):
+        plan_of([*rows, rows[2]])
+    with pytest.raises(ConfigError, match="the split 'holdout'; known: train, validation, test"):
+        plan_of([*rows, sample("x", split="holdout")])
+    with pytest.raises(ConfigError, match=r"no \(complete\) column texts"):
+        make_plan(manifest(rows).drop_columns("texts"), SCHEMA, ShardParams())
+    with pytest.raises(ConfigError, match=r"train-abababababab .*another shard\.seed"):
+        shard_names(["train", "train", "test"], ["ab" * 32, "ab" * 6 + "cd" * 26, "ab" * 32])
+
+
+def test_no_sample_no_shard():
+    """An empty manifest gives an empty plan of the same columns."""
+    plan = plan_of([])
+    assert plan.num_rows == 0 and plan.schema.equals(PLAN_SCHEMA)
+
+
+def test_the_plan_is_the_same_in_any_process(tmp_path):
+    """Hash seed, locale, time zone and working folder do not matter."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_planning import patches, plan_of
+for row in plan_of(patches(200), target_samples=20, group="region").to_pylist():
+    print(row)
+"""
+    outputs = set()
+    for hash_seed, zone, folder in (("0", "UTC", "/"), ("1", "Asia/Kathmandu", str(tmp_path))):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "TZ": zone, "LC_ALL": "C"}
+        outputs.add(
+            subprocess.run([sys.executable, "-c", script], env=environment, cwd=folder, stdout=-1, check=True).stdout
+        )
+    assert len(outputs) == 1 and len(outputs.pop().splitlines()) == 200
+
+
+def test_golden_plan():
+    """The plan of a fixed set never changes: addresses, names and records are pinned."""
+    rows = [*patches(9), *(sample(f"S2A_val{n}", split="validation", region="T29SNB") for n in range(3))]
+    shards = shards_of(plan_of(rows, target_samples=3, seed=7))
+    assert [
+        (records[0]["address"], name, " ".join(record["sample_id"][4:] for record in records))
+        for name, records in shards.items()
+    ] == GOLDEN
+
+
+def test_a_summary_counts_and_warns():
+    """Figures per split and group add up; oversized, undersized and lone shards are pointed out at real sizes."""
+    rows = [
+        *patches(40, region="T29SNB"),
+        *(sample(f"x{n}", region="T33UUP") for n in range(20)),
+        *(sample(f"y{n}", split="test") for n in range(10)),
+    ]
+    plan = plan_of(rows, group="region", target_samples=10)
+    summary = summarise(plan)
+    assert [(f.split, f.samples) for f in summary.splits] == [("train", 60), ("test", 10)]
+    assert [(f.split, f.group, f.samples) for f in summary.groups] == [
+        ("train", "T29SNB", 40),
+        ("train", "T33UUP", 20),
+        ("test", "T33UUP", 10),
+    ]
+    assert sum(f.bytes for f in summary.groups) == 70 * MIB
+    assert sum(f.shards for f in summary.groups) == len(shards_of(plan))
+    test = summary.splits[1]
+    assert (test.shards, test.smallest, test.median, test.largest) == (1, 10 * MIB, 10 * MIB, 10 * MIB)
+    assert summary.warnings == ()
+
+    big = summarise(plan_of(patches(4, bytes=600 * MIB), target_mib=2400))
+    assert any("more than 1 GiB (up to 2,400 MiB)" in warning for warning in big.warnings)
+    small = summarise(plan_of(patches(1100), target_mib=10))
+    assert any("less than 32 MiB" in warning for warning in small.warnings)
+    lone = summarise(plan_of(patches(5)))
+    assert any("one shard" in warning for warning in lone.warnings)
+
+
+def test_the_cost_of_a_change():
+    """Kept, written, found and dropped shards are told apart; without an old plan everything is to write."""
+    rows = patches(300)
+    old, new = plan_of(rows, target_samples=30), plan_of([*rows, sample("S2B_1")], target_samples=30)
+    change = cost_of_change(old, new)
+    names = list(shards_of(new))
+    assert change.kept + len(change.written) == len(names) and change.found == ()
+    assert change.samples == sum(len(shards_of(new)[name]) for name in change.written)
+    assert change.bytes == change.samples * MIB
+    assert set(change.dropped) == set(shards_of(old)) - set(names)
+
+    again = cost_of_change(old, new, on_disk=names)
+    assert (again.written, again.found, again.samples, again.bytes) == ((), change.written, 0, 0)
+    first = cost_of_change(None, new)
+    assert (first.kept, list(first.written), first.dropped, first.samples) == (0, names, (), 301)
