@@ -59,7 +59,7 @@ class Parser:
     def __call__(self, records: tf.Tensor) -> Batch:
         """Parse serialised records of any shape [...] to a ``Batch`` of [..., *feature's shape]."""
         spec: dict[str, Any] = {feature.name: self._stored(feature) for feature in self.features}
-        spec["labels"] = tf.io.RaggedFeature(tf.int64)
+        spec["labels"] = tf.io.VarLenFeature(tf.int64)
         spec["sample_id"] = tf.io.FixedLenFeature([], tf.string)
         parsed = tf.io.parse_example(tf.reshape(records, [-1]), spec)
         batch = Batch(
@@ -92,12 +92,12 @@ class Parser:
             stored = tf.io.decode_raw(stored, dtype, little_endian=True)
         return tf.reshape(tf.cast(stored, dtype), [-1, *feature.shape])
 
-    def _multi_hot(self, labels: tf.RaggedTensor) -> tf.Tensor:
-        message = f"a label index is outside the vocabulary of {self.classes} classes"
-        inside = tf.debugging.assert_less(labels.values, tf.constant(self.classes, tf.int64), message)
-        with tf.control_dependencies([inside]):
-            hot = tf.one_hot(labels.to_tensor(-1), self.classes, on_value=True, off_value=False, dtype=tf.bool)
-        return tf.reshape(tf.cast(tf.reduce_any(hot, axis=1), tf.float32), [-1, self.classes])
+    def _multi_hot(self, labels: tf.SparseTensor) -> tf.Tensor:
+        # Input runs on the CPU, where gather refuses a label that no class has; one_hot would drop it unseen. (An
+        # assertion would do too, but counts as stateful, and a deterministic tf.data then parses one by one.)
+        hot = tf.gather(tf.eye(self.classes), labels.values)
+        counts = tf.math.unsorted_segment_sum(hot, labels.indices[:, 0], labels.dense_shape[0])
+        return tf.minimum(counts, 1.0)
 
 
 def make_parser(dataset: Dataset, bands: Sequence[str] | None = None) -> Parser:

@@ -35,7 +35,7 @@ def draw_learning_curves(history: Sequence[Epoch], split: str, constant_micro_f1
 def draw_classes(predictions: Predictions, vocabulary: Sequence[str], split: str, path: Path) -> None:
     """F1 and average precision of each class that the split has, with its number of samples."""
     support = predictions.labels.sum(0)
-    present = np.flatnonzero(support)
+    present = np.flatnonzero(support).tolist()
     figure = Figure(figsize=(9, 1.5 + 0.32 * len(present)), layout="constrained")
     axes = figure.subplots()
     rows = np.arange(len(present))
