@@ -108,7 +108,7 @@ class Entries(Sequence[tuple[str, ShardEntry]]):
             layout=self._layout,
             schema=self._schema,
             encoding=config.shard.encoding,
-            full=config.check_sources == "full",
+            full=self._job.full,
             packed=pack_records(self._records(shard)),
         )
         return shard.address, entry
@@ -117,7 +117,7 @@ class Entries(Sequence[tuple[str, ShardEntry]]):
         rows = self._manifest.take(self._rows[shard.first : shard.first + shard.records])
         columns = [rows[name].to_pylist() for name in ("sample_id", "labels", "texts", "files")]
         paths = [file["path"] for files in columns[-1] for file in files]
-        known = self._digests(paths) if self._job.config.check_sources == "stat" else {}
+        known = self._digests(paths) if not self._job.full else {}
         for sample_id, labels, texts, files in zip(*columns, strict=True):
             yield RecordEntry(sample_id, tuple(labels), tuple(texts), tuple(_source(file, known) for file in files))
 

@@ -10,10 +10,8 @@ that changed under an unchanged time stamp, as on a failing disk.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardtrail.errors import ConfigError
 from shardtrail.folder import Folder
@@ -64,19 +62,6 @@ class Verification:
     records: int
     faults: tuple[ShardFault, ...]
 
-    def to_json(self, repaired: Sequence[str] = ()) -> dict[str, Any]:
-        """As ``shardtrail verify --json`` prints it."""
-        faults = [dataclasses.asdict(fault) for fault in self.faults]
-        return {"shards": self.shards, "records": self.records, "faults": faults, "repaired": list(repaired)}
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """What ``repair`` did: addresses of the shards that are right again, and why others are not."""
-
-    repaired: tuple[str, ...]
-    failed: Mapping[str, str]
-
 
 def verify(job: Job, deep: bool = False) -> Verification:
     """Check every shard of the plan and of dataset.json. Nothing is written.
@@ -116,11 +101,14 @@ def verify(job: Job, deep: bool = False) -> Verification:
     )
 
 
-def repair(job: Job, verification: Verification) -> Repair:
+def repair(job: Job, verification: Verification) -> tuple[str, ...]:
     """Build exactly the faulty shards again, to the md5 they had; foreign files stay.
 
     A faulty shard stays where it is until the rename of its replacement. Where the raw data no
-    longer give it, ``failed`` says why.
+    longer give it, the job's progress and ``shardtrail status`` say why.
+
+    Returns:
+        Addresses of the shards that are right again.
 
     Raises:
         LeaseHeld: another process builds in this folder.
@@ -128,7 +116,7 @@ def repair(job: Job, verification: Verification) -> Repair:
     folder = job.folder
     faulty = {fault.shard: fault for fault in verification.faults if fault.kind != "foreign_shard"}
     if not faulty:
-        return Repair((), {})
+        return ()
     with lease(folder):
         plan = read_table(folder.plan)
         shards = [shard for shard in planned_shards(plan) if shard.address in faulty]
@@ -136,7 +124,9 @@ def repair(job: Job, verification: Verification) -> Repair:
     planned = {shard.address for shard in shards}
     for address in faulty.keys() - planned:
         failed[address] = "the plan does not hold it; bring plan and dataset.json together: shardtrail run --until hash"
-    return Repair(tuple(shard.address for shard in shards if shard.address in built), failed)
+    for address, error in failed.items():
+        job.progress.say(f"{address} cannot be repaired: {error}")
+    return tuple(shard.address for shard in shards if shard.address in built)
 
 
 def _expected(folder: Folder) -> list[ShardCheck]:

@@ -56,7 +56,8 @@ def build_shard(entry: ShardEntry) -> Built:
     if checked is not None and checked.index_only:
         with _temporary(entry.check.index) as (temporary, file):
             file.write(format_index(length for _, length in scan_records(entry.check.shard)))
-            _replace(temporary, file, entry.check.index)
+            _settle(file)
+            os.replace(temporary, entry.check.index)
         checked = check_shard(entry.check)
     if checked is None or checked.faults:
         return Built(write_shard(entry), written=True)
@@ -88,9 +89,10 @@ def write_shard(entry: ShardEntry) -> Receipt:
                 )
             content = format_index(lengths)
             index_file.write(content)
+            index_stat, shard_stat = _settle(index_file), _settle(shard_file)
             # The index first: a shard under its final name is never without one.
-            index_stat = _replace(index_tmp, index_file, index)
-            shard_stat = _replace(shard_tmp, shard_file, shard)
+            os.replace(index_tmp, index)
+            os.replace(shard_tmp, shard)
         sync_folder(entry.check.shards)
     except OSError as error:
         if isinstance(error, PipelineError):
@@ -196,7 +198,7 @@ def _encode(entry: ShardEntry, record: RecordEntry, contents: list[bytes]) -> by
 def _temporary(final: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """A new file beside ``final``, gone afterwards unless it was renamed.
 
-    It is locked as long as its writer lives, which tells ``remove_stale`` the dead from the living.
+    It is locked as long as its writer lives: see ``stale.remove_stale``.
     """
     path = final.with_name(f".{final.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     file = path.open("xb", buffering=WRITE_BYTES)
@@ -210,20 +212,8 @@ def _temporary(final: Path) -> Iterator[tuple[Path, BinaryIO]]:
             file.close()
 
 
-def _replace(temporary: Path, file: BinaryIO, final: Path) -> os.stat_result:
-    """Give a written file its final name; its stat."""
+def _settle(file: BinaryIO) -> os.stat_result:
+    """Bring all that was written to the disk; the file's stat."""
     file.flush()
     os.fsync(file.fileno())
-    os.replace(temporary, final)
     return os.fstat(file.fileno())
-
-
-def remove_stale(shards: Path) -> int:
-    """Remove temporary files whose writers are dead; how many there were."""
-    removed = 0
-    for path in shards.glob(".*.tmp"):
-        with contextlib.suppress(BlockingIOError, FileNotFoundError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-            removed += 1
-    return removed

@@ -16,7 +16,7 @@ from shardtrail.files import canonical_json, to_json, write_atomic
 from shardtrail.job import Job
 from shardtrail.sharding.lease import lease
 from shardtrail.sharding.receipts import is_done, read_receipt
-from shardtrail.sharding.write import remove_stale
+from shardtrail.sharding.stale import remove_stale
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +86,7 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
 
     folder = job.folder
     with lease(folder):
-        remove_stale(folder.shards)
+        remove_stale(folder)
         plan = make_plan_table(job)
         shards = planned_shards(plan)
         wanted = _chosen(shards, only)

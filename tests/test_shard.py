@@ -1,0 +1,441 @@
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builds import (
+    SAMPLES,
+    build_all,
+    build_in_workers,
+    digests,
+    edit,
+    in_process,
+    leftovers,
+    new_folder,
+    receipts,
+    sources_of,
+    stamps,
+    started,
+)
+
+from shardtrail.dataset import load_dataset
+from shardtrail.errors import ConfigError, StageFailed
+from shardtrail.job import open_job
+from shardtrail.manifest import read_table
+from shardtrail.progress import Silent
+from shardtrail.records.example import decode_example
+from shardtrail.records.index import read_index
+from shardtrail.records.scan import read_record
+from shardtrail.stages.hash import hash_shards
+from shardtrail.stages.shard import shard, status
+
+BUILD = """
+import sys
+from pathlib import Path
+from builds import build_all
+from shardtrail.job import open_job
+build_all(open_job(Path(sys.argv[1])))
+"""
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from builds import build_all
+from shardtrail.job import open_job
+def kill_at(event, arguments, opened=[]):
+    if event == "open" and str(arguments[0]).endswith("_B08.tif") and list(shards.glob(".*.tmp")):
+        opened.append(arguments[0])
+        if len(opened) == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+job = open_job(Path(sys.argv[1]))
+shards = job.folder.shards
+sys.addaudithook(kill_at)
+build_all(job)
+"""
+
+
+def test_every_accepted_sample_is_in_one_record(finished):
+    """The shards hold each sample of the manifest once, in plan order, with its pixels and labels."""
+    plan = read_table(finished.folder.plan)
+    manifest = {row["sample_id"]: row for row in read_table(finished.folder.manifest).to_pylist()}
+    dataset = load_dataset(finished.folder.dataset)
+    stored = []
+    for one in dataset.shards:
+        path = finished.folder.shards / one.file
+        for offset, _ in read_index(path.with_suffix(".index")):
+            example = decode_example(read_record(path, offset))
+            sample = manifest[example["sample_id"][0].decode()]
+            assert example["labels"].tolist() == sample["labels"]
+            assert [name.decode() for name in example["label_names"]] == [
+                dataset.schema.vocabulary[label] for label in sample["labels"]
+            ]
+            band = next(file for file in sample["files"] if file["role"] == "B02")
+            assert np.array_equal(np.frombuffer(example["B02"][0], "<u2"), tiff_pixels(finished.raw / band["path"]))
+            stored.append(sample["sample_id"])
+
+    assert stored == plan["sample_id"].to_pylist()
+    assert sorted(stored) == sorted(manifest)
+    assert len(stored) == SAMPLES
+
+
+def tiff_pixels(path: Path) -> np.ndarray:
+    import tifffile
+
+    return tifffile.imread(path).ravel()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_do_not_change_a_byte(finished, raw, tmp_path, workers):
+    """Serial, one worker, two workers: the same files to the last byte."""
+    job = new_folder(tmp_path, raw)
+    build_in_workers(job, workers)
+
+    assert digests(job.folder.data) == digests(finished.folder.data)
+
+
+def test_surroundings_do_not_change_a_byte(finished, own, tmp_path):
+    """Hash seed, time zone, locale, umask and current folder leave no trace in what is built."""
+    surroundings = {"PYTHONHASHSEED": "7", "TZ": "Pacific/Auckland", "LC_ALL": "C", "LANG": "tr_TR.UTF-8"}
+    script = "import os; os.umask(0o077)\n" + BUILD
+    ended = in_process(script, own.folder.root, environment=surroundings, cwd=tmp_path)
+
+    assert ended.returncode == 0, ended.stderr
+    assert digests(own.folder.data) == digests(finished.folder.data)
+
+
+def test_int64_encoding_is_built_and_named(raw, finished, tmp_path):
+    """Another encoding gives other shards, and dataset.json says which it is."""
+    _, dataset = build_all(new_folder(tmp_path, raw, encoding="int64"))
+
+    assert dataset.encoding == "int64"
+    assert not {one.file for one in dataset.shards} & {one.file for one in load_dataset(finished.folder.dataset).shards}
+
+
+def test_a_second_run_touches_nothing(built):
+    """Without a change, nothing is written, and neither raw files nor shards are opened."""
+    before = stamps(built.folder.root)
+    opened: list[str] = []
+    listening = True
+
+    def listen(event: str, arguments: tuple[object, ...]) -> None:
+        if listening and event == "open":
+            opened.append(str(arguments[0]))
+
+    sys.addaudithook(listen)
+    build = shard(built)
+    hash_shards(built)
+    listening = False
+
+    assert (build.written, build.kept) == (0, build.planned)
+    after = stamps(built.folder.root)
+    assert {name for name in after if after[name] != before.get(name)} <= {".shardtrail/lease", ".shardtrail"}
+    assert opened
+    assert [name for name in opened if name.endswith((".tif", ".tfrecord", ".index"))] == []
+
+
+def test_killed_in_a_shard_then_run_again(own, finished):
+    """kill -9 within a shard leaves a temporary file; the next run removes it and ends with the same bytes."""
+    ended = in_process(KILLED, own.folder.root)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert [name for name in leftovers(own) if ".tfrecord." in name]
+    there = stamps(own.folder.shards)
+    whole = {name: stamp for name, stamp in there.items() if name.endswith(".tfrecord")}
+    assert 0 < len(whole) < load_dataset(finished.folder.dataset).splits["train"]["shards"]
+
+    build, _ = build_all(own)
+
+    assert build.kept == len(whole)
+    assert digests(own.folder.data) == digests(finished.folder.data)
+    assert {name: stamps(own.folder.shards)[name] for name in whole} == whole
+    assert leftovers(own) == []
+
+
+def test_killed_with_workers_then_run_again(own, finished):
+    """kill -9 of a build with workers: none stays behind, and the next run ends with the same bytes."""
+    script = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from builds import build_all
+from shardtrail.execution import local_mapper
+from shardtrail.job import open_job
+from shardtrail.progress import Silent
+class Killer(Silent):
+    def advance(self, done=1, note=""):
+        if list(job.folder.shards.glob("*.tfrecord")):
+            os.kill(os.getpid(), signal.SIGKILL)
+job = open_job(Path(sys.argv[1]))
+with local_mapper(2) as mapper:
+    build_all(replace(job, mapper=mapper, progress=Killer()))
+"""
+    ended = in_process(script, own.folder.root)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+    build_all(own)
+
+    assert digests(own.folder.data) == digests(finished.folder.data)
+    assert leftovers(own) == []
+
+
+def test_a_missing_raw_file_fails_its_shard_by_name(own, finished):
+    """The other shards are built; once the file is back, exactly the failed shard is."""
+    lost = sources_of(finished, "train-00001")[3]
+    lost = own.raw / lost.relative_to(finished.raw)
+    content = lost.read_bytes()
+    lost.unlink()
+
+    with pytest.raises(StageFailed) as failed:
+        shard(own)
+    (address, error), *others = failed.value.failures
+    assert (address, others) == ("train-00001", [])
+    assert f"{lost.relative_to(own.raw)} is missing" in error
+    assert ".tfrecord" in error
+    assert "--only train-00001" in str(failed.value)
+    found = status(own)
+    assert [fault["shard"] for fault in found.failed] == ["train-00001"]
+    assert (found.done, found.missing) == (found.planned - 1, ())
+    assert [one["attempts"] for one in receipts(own).values() if one["status"] == "failed"] == [1]
+    assert leftovers(own) == []
+
+    lost.write_bytes(content)
+    build = shard(own)
+    assert (build.written, build.kept) == (1, build.planned - 1)
+    hash_shards(own)
+    assert digests(own.folder.data) == digests(finished.folder.data)
+
+
+def test_all_missing_files_are_named_up_to_ten(own, finished):
+    """A patch whose whole folder is gone is named file by file, and the list ends at ten."""
+    lost = own.raw / sources_of(finished, "train-00000")[0].parent.relative_to(finished.raw)
+    shutil.rmtree(lost)
+
+    with pytest.raises(StageFailed) as failed:
+        shard(own)
+    assert "10 or more raw files" in failed.value.failures[0][1]
+    assert failed.value.failures[0][1].count(" is missing") == 10
+
+
+@pytest.mark.parametrize("content_changes", [True, False])
+def test_bytes_count_not_times(own, finished, content_changes):
+    """Other bytes under the old size and time fail by name with both digests; the same bytes under new times do not."""
+    path = own.raw / sources_of(finished, "train-00000")[1].relative_to(finished.raw)
+    expected = hashlib.md5(path.read_bytes()).hexdigest()
+    if content_changes:
+        edit(path, lambda content: content.reverse(), keep_time=True)
+        found = hashlib.md5(path.read_bytes()).hexdigest()
+        with pytest.raises(StageFailed, match=f"{path.name} has md5 {found}, expected {expected}"):
+            shard(own)
+    else:
+        os.utime(path)
+        path.chmod(0o600)
+        shard(own)
+        hash_shards(own)
+        assert digests(own.folder.data) == digests(finished.folder.data)
+
+
+def test_a_folder_in_place_of_a_raw_file_fails_by_name(own, finished):
+    """What cannot be read as a file is the machine's fault: named, never skipped."""
+    path = own.raw / sources_of(finished, "train-00000")[1].relative_to(finished.raw)
+    path.unlink()
+    path.mkdir()
+
+    with pytest.raises(StageFailed, match=f"{path.name} cannot be read"):
+        shard(own)
+
+
+def test_shards_without_receipts_are_taken_in(built, raw):
+    """After ``dvc pull`` into a fresh clone the shards are checked and kept; no raw file is needed."""
+    before = stamps(built.folder.shards)
+    shutil.rmtree(built.folder.state)
+    (built.folder.params).write_text(built.folder.params.read_text().replace(str(raw), "not/there"))
+
+    build = shard(open_job(built.folder.root))
+
+    assert build.written == 0
+    assert stamps(built.folder.shards) == before
+    assert {receipt["status"] for receipt in receipts(built).values()} == {"done"}
+
+
+def test_a_damaged_shard_without_receipt_is_rebuilt(built, finished):
+    """Of shards whose receipts are lost, only those whose bytes are wrong are written again."""
+    shutil.rmtree(built.folder.receipts)
+    victim = sorted(built.folder.shards.glob("*.tfrecord"))[0]
+    edit(victim, lambda content: content.__setitem__(5000, content[5000] ^ 1), keep_time=True)
+    built.folder.dataset.unlink()
+
+    build = shard(built)
+
+    assert build.written == 1
+    assert digests(built.folder.shards) == digests(finished.folder.shards)
+
+
+@pytest.mark.parametrize("kind", ["touched", "edited", "cut", "no index", "other index", "gone"])
+def test_a_shard_unlike_its_receipt_is_looked_at(built, finished, kind):
+    """A shard that changed on disk is rebuilt if its bytes are wrong and kept if only its times are new."""
+    victim = sorted(built.folder.shards.glob("*.tfrecord"))[0]
+    index = victim.with_suffix(".index")
+    before = victim.stat().st_ino
+    {
+        "touched": lambda: os.utime(victim),
+        "edited": lambda: edit(victim, lambda content: content.__setitem__(-100, content[-100] ^ 1)),
+        "cut": lambda: os.truncate(victim, victim.stat().st_size // 2),
+        "no index": index.unlink,
+        "other index": lambda: index.write_text("0 17\n"),
+        "gone": victim.unlink,
+    }[kind]()
+
+    build = shard(built)
+
+    kept = kind in ("touched", "no index", "other index")
+    assert build.written == (0 if kept else 1)
+    assert (victim.stat().st_ino == before) == kept
+    assert digests(built.folder.shards) == digests(finished.folder.shards)
+
+
+def test_only_builds_what_it_names(own):
+    """``only`` takes addresses, names and files; a misspelt one is answered with near ones."""
+    with pytest.raises(ConfigError, match=r"train-0002.*near: train-0000\d"):
+        shard(own, only=["train-0002"])
+    assert list(own.folder.shards.glob("*")) == []
+
+    plan = read_table(own.folder.plan)
+    name = plan["shard"][-1].as_py()
+    build = shard(own, only=["train-00001", f"{name}.tfrecord"])
+
+    assert build.written == 2
+    found = status(own)
+    assert found.done == 2
+    assert len(found.missing) == found.planned - 2
+    assert "train-00001" not in found.missing
+    with pytest.raises(StageFailed, match="train-00000") as failed:
+        hash_shards(own)
+    assert [address for address, _ in failed.value.failures] == list(found.missing)
+    assert not own.folder.dataset.exists()
+
+
+def test_a_full_disk_fails_by_name_and_mends(own, finished):
+    """Where a shard cannot be written the error says so, nothing half-written stays, and the next run completes."""
+    script = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n" + BUILD
+    ended = in_process(script, own.folder.root)
+
+    assert "cannot be written" in ended.stderr
+    assert "File too large" in ended.stderr
+    assert leftovers(own) == []
+    found = status(own)
+    assert len(found.failed) > 0
+    assert len(list(own.folder.shards.glob("*"))) == 2 * found.done
+    build_all(own)
+    assert digests(own.folder.data) == digests(finished.folder.data)
+
+
+def test_two_builders_at_once(own, finished):
+    """One of two builds on a folder may be turned away, naming the other; the set is whole and right after both."""
+    builders = [started(BUILD, own.folder.root) for _ in range(2)]
+    ends = [(builder.communicate(timeout=120)[1], builder.returncode) for builder in builders]
+
+    assert 0 in [code for _, code in ends]
+    for text, code in ends:
+        assert code == 0 or "is being built by process" in text, text
+    assert digests(own.folder.data) == digests(finished.folder.data)
+
+
+def test_writers_of_one_shard_cannot_harm_each_other(built, finished):
+    """Without any lease, processes that write the same shard at once leave the right bytes and no temporary file."""
+    script = """
+import sys
+from pathlib import Path
+from shardtrail.job import open_job
+from shardtrail.manifest import read_table
+from shardtrail.sharding.entries import Entries, planned_shards
+from shardtrail.sharding.write import write_shard
+job = open_job(Path(sys.argv[1]))
+plan = read_table(job.folder.plan)
+_, entry = Entries(job, plan, read_table(job.folder.manifest), planned_shards(plan), lambda paths: {})[0]
+for _ in range(8):
+    write_shard(entry)
+"""
+    for writer in [started(script, built.folder.root) for _ in range(2)]:
+        _, errors = writer.communicate(timeout=120)
+        assert writer.returncode == 0, errors
+    shard(built)
+    assert digests(built.folder.data) == digests(finished.folder.data)
+    assert leftovers(built) == []
+
+
+def test_workers_load_nothing_heavy(finished):
+    """The shard-writing worker imports neither TensorFlow, Prefect, pandas nor pyarrow."""
+    script = """
+import sys
+from shardtrail.layouts.bigearthnet import BigEarthNet
+from shardtrail.sharding.write import build_shard
+print(sorted({"tensorflow", "keras", "prefect", "pandas", "pyarrow", "mlflow", "duckdb"} & set(sys.modules)))
+"""
+    ended = in_process(script)
+    assert ended.stdout == "[]\n", ended.stderr
+
+
+def test_the_plan_follows_its_parameters(built):
+    """Other parameters give another plan; the shards it shares with the last one are kept, the others stay on disk."""
+    before = set(built.folder.shards.glob("*.tfrecord"))
+    text = built.folder.params.read_text()
+    built.folder.params.write_text(text.replace("target_samples: 4", "target_samples: 6"))
+    other = shard(open_job(built.folder.root))
+    assert other.written > 0
+    assert before < set(built.folder.shards.glob("*.tfrecord"))
+
+    built.folder.params.write_text(text)
+    again = shard(open_job(built.folder.root))
+    assert (again.written, again.kept) == (0, again.planned)
+
+
+def test_dataset_json_names_every_byte(finished):
+    """md5, bytes and records in dataset.json are those of the files, and its digest covers them."""
+    dataset = load_dataset(finished.folder.dataset)
+    for one in dataset.shards:
+        content = (finished.folder.shards / one.file).read_bytes()
+        assert (hashlib.md5(content).hexdigest(), len(content)) == (one.md5, one.bytes)
+        assert len(read_index(finished.folder.shards / one.index)) == one.records
+    assert dataset.samples == json.loads(finished.folder.statistics.read_bytes())["books"]
+    other = dataclasses.replace(dataset.shards[0], md5="0" * 32)
+    assert dataclasses.replace(dataset, shards=(other, *dataset.shards[1:])).digest != dataset.digest
+
+
+def test_hash_reads_what_its_stat_does_not_vouch_for(built):
+    """A shard changed in place after it was written stops the dataset from being named; a touched one does not."""
+    shards = sorted(built.folder.shards.glob("*.tfrecord"))
+    os.utime(shards[0])
+    before = built.folder.dataset.stat()
+    hash_shards(built)
+    assert built.folder.dataset.stat().st_mtime_ns == before.st_mtime_ns
+
+    edit(shards[1], lambda content: content.__setitem__(-1, content[-1] ^ 1))
+    with pytest.raises(StageFailed, match=shards[1].name):
+        hash_shards(built)
+
+
+def test_progress_is_told_over_shards(own):
+    """Progress counts every planned shard, and its last line says where they lie."""
+    said: list[tuple[str, object]] = []
+
+    class Heard(Silent):
+        def start(self, what: str, total: int | None, unit: str) -> None:
+            said.append((what, total))
+
+        def advance(self, done: int = 1, note: str = "") -> None:
+            said.append(("advance", note))
+
+        def finish(self, result: str) -> None:
+            said.append(("finish", result))
+
+    build = shard(dataclasses.replace(own, progress=Heard()))
+    assert said[0] == ("shard", build.planned)
+    assert len([what for what, _ in said if what == "advance"]) == build.planned
+    assert "data/shards" in str(said[-1][1])
