@@ -23,7 +23,7 @@ from rich.table import Table
 
 from shardtrail.progress import Lines, Progress
 
-out = Console(highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +79,18 @@ def verify(job: Job, deep: bool, repair: bool, as_json: bool) -> bool:
 
 def plan(job: Job, as_json: bool) -> None:
     """The plan as a table and a picture, and what it would cost."""
-    from shardtrail.planning.summary import preview
+    from shardtrail.planning.preview import preview
 
     found = preview(job)
     if as_json:
         _json(dataclasses.asdict(found))
         return
+    grouped = len(found.summary.groups) > len(found.summary.splits)
     table(
         [
             {
                 "split": row.split,
-                "group": row.group or "all",
+                **({"group": row.group} if grouped else {}),
                 "shards": row.shards,
                 "samples": row.samples,
                 "size": size(row.bytes),
@@ -96,16 +98,20 @@ def plan(job: Job, as_json: bool) -> None:
                 "median": size(row.median),
                 "largest": size(row.largest),
             }
-            for row in found.groups
+            for row in (found.summary.groups if grouped else found.summary.splits)
         ]
     )
     _histogram(found.sizes)
-    out.print(f"to write: {found.to_write:,} of {found.shards:,} shards, {size(found.bytes_to_write)}")
-    for warning in found.warnings:
+    change = found.change
+    out.print(
+        f"to write: {len(change.written):,} of {len(found.sizes):,} shards, {change.samples:,} samples, "
+        f"{size(change.bytes)}; {change.kept + len(change.found):,} kept, {len(change.dropped):,} no longer named"
+    )
+    for warning in found.summary.warnings:
         out.print(f"[yellow]![/] {warning}")
 
 
-def _histogram(sizes: list[int], bins: int = 8) -> None:
+def _histogram(sizes: Sequence[int], bins: int = 8) -> None:
     """Shard sizes as bars, one a bin."""
     if len(sizes) < 2 or min(sizes) == max(sizes):
         return

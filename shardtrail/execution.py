@@ -88,7 +88,8 @@ def run_units(
     running: dict[Future[Outcome[R]], tuple[str, U]] = {}
     while True:
         while len(running) < ahead and (entry := next(waiting, None)) is not None:
-            running[executor.submit(guarded, function, *entry)] = entry
+            label, unit = entry
+            running[executor.submit(guarded, function, label, unit)] = entry
         if not running:
             return
         done, _ = wait(running, return_when=FIRST_COMPLETED)

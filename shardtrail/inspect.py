@@ -36,10 +36,8 @@ def inspect_shard(folder: Folder, name: str) -> dict[str, Any]:
     dataset = load_dataset(folder.dataset)
     shard = find_shard(dataset, name)
     path = folder.shards / shard.file
-    ids = [
-        _text(decode_example(read_record(path, span.offset))["sample_id"])
-        for span in read_index(folder.shards / shard.index)
-    ]
+    spans = read_index(folder.shards / shard.index)
+    ids = [_text(decode_example(read_record(path, offset))["sample_id"]) for offset, _ in spans]
     return {
         "shard": shard.address,
         "file": shard.file,
