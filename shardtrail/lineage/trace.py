@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +114,8 @@ def trace_model(folder: Folder, name: str, uri: str = "") -> ModelTrace:
 def trace_sample(folder: Folder, name: str, uri: str = "") -> dict[str, Any]:
     """Where a sample went: ``shards`` that hold or held it, ``models`` whose dataset has one of them, its ``files``.
 
+    ``samples`` says in which record of which shard it lies; a sample whose files changed has several digests.
+
     Raises:
         ConfigError: no such sample; the text names near ones.
         StoreUnavailable: the tracking server does not answer.
@@ -157,7 +159,7 @@ def trace_file(folder: Folder, name: str, uri: str = "") -> dict[str, Any]:
 
 
 def trace_shard(folder: Folder, name: str, uri: str = "") -> dict[str, Any]:
-    """What a shard holds (``files``, with the sample of each) and the ``models`` whose dataset has it.
+    """What a shard holds (``samples``, ``files``) and the ``models`` whose dataset has it.
 
     Args:
         name: its address (``train-00017``, in the folder's dataset or else the one recorded last), its name, its
@@ -224,23 +226,28 @@ class _Lineage:
         return list(once.values())
 
     def answer(self, rows: Iterable[_Row]) -> dict[str, Any]:
-        """``shards``, ``models`` and ``files`` of some records."""
+        """``shards``, ``models``, ``samples`` and ``files`` of some records."""
         rows = list(rows)
-        placed = self._placed(rows)
-        shards: dict[str, dict[str, Any]] = {}
-        for row in rows:
-            shard = placed[row.fingerprint]
-            entry = shards.setdefault(row.fingerprint, {**_shard_entry(shard), "samples": []})
-            entry["samples"].append({"sample": row.sample, "digest": row.digest, "record": row.record})
+        shards = {fingerprint: _shard_entry(shard) for fingerprint, shard in self._placed(rows).items()}
         files = {
             (file["path"], file["md5"]): {"path": file["path"], "digest": file["md5"], "sample": row.sample}
             for row in rows
             for file in row.files
         }
+        samples = (
+            {
+                "sample": row.sample,
+                "digest": row.digest,
+                "shard": shards[row.fingerprint]["shard"],
+                "record": row.record,
+            }
+            for row in rows
+        )
         return {
             "shards": sorted(shards.values(), key=lambda shard: str(shard["shard"])),
-            "models": self._models({row.fingerprint for row in rows}),
-            "files": sorted(files.values(), key=lambda file: (file["path"], file["digest"])),
+            "models": self._models(shards.keys()),
+            "samples": sorted(samples, key=lambda sample: (sample["shard"], sample["record"])),
+            "files": [files[key] for key in sorted(files)],
         }
 
     def files_of(self, rows: Iterable[_Row], condition: str, values: list[str]) -> list[dict[str, Any]]:
@@ -301,15 +308,16 @@ class _Lineage:
             return self.local
         return load_dataset(self.store.fetch(pack, "dataset.json", self.scratch / pack))
 
-    def _placed(self, rows: Iterable[_Row]) -> dict[str, Shard]:
+    def _placed(self, rows: list[_Row]) -> dict[str, Shard]:
         """fingerprint -> the shard, as the latest dataset has it, or else the one that first held it."""
-        placed: dict[str, Shard] = {}
+        known: dict[str, Shard] = {}
         for pack in sorted({row.pack for row in rows}):
-            placed |= {shard.fingerprint: shard for shard in self._dataset(pack).shards}
+            known |= {shard.fingerprint: shard for shard in self._dataset(pack).shards}
         latest = self._latest()
-        return placed | ({shard.fingerprint: shard for shard in latest.shards} if latest else {})
+        known |= {shard.fingerprint: shard for shard in latest.shards} if latest else {}
+        return {row.fingerprint: known[row.fingerprint] for row in rows}
 
-    def _models(self, fingerprints: set[str]) -> list[dict[str, Any]]:
+    def _models(self, fingerprints: Set[str]) -> list[dict[str, Any]]:
         """Model versions whose dataset has one of these shards, with the splits they had it in."""
         if self.store is None:
             return []

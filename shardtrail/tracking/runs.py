@@ -165,7 +165,7 @@ def find_runs(store: Store, experiment: str, tags: Mapping[str, str]) -> list[An
 
 
 def model_digest(folder: Path) -> str:
-    """md5 of a model's file.
+    """sha256 of a model's file, as in its ``model.json``.
 
     Raises:
         ConfigError: there is none.
@@ -173,7 +173,7 @@ def model_digest(folder: Path) -> str:
     path = folder / MODEL_FILE
     try:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, "md5").hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; train the model first: shardtrail run --until train") from None
 
