@@ -293,9 +293,10 @@ def _append(
         raise SourceError(f"{part.parent} has {free} bytes free, but {rest} are to come; free some and run again")
     progress.start(f"fetch {part.stem}" + (f" from byte {offset}" if offset else ""), rest, "bytes")
     size = offset
-    blocks = response.iter_bytes(_BLOCK) if encoded else response.iter_raw(_BLOCK)
+    # No block size given: httpx would drop what it has of a block when the connection breaks.
+    blocks = response.iter_bytes() if encoded else response.iter_raw()
     try:
-        with part.open("ab") as file:
+        with part.open("ab", buffering=_BLOCK) as file:
             for block in blocks:
                 file.write(block)
                 size += len(block)
@@ -374,10 +375,10 @@ def _answer(client: httpx.Client, url: str, headers: dict[str, str]) -> Iterator
     except (httpx.TooManyRedirects, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         raise SourceError(f"{shown(url)} cannot be followed: {error}; correct the address") from error
     except (httpx.TransportError, httpx.DecodingError) as error:
-        if isinstance(_root_cause(error), ssl.SSLCertVerificationError):
+        if isinstance(error, httpx.ConnectError) and _is_final(_root_cause(error)):
             raise SourceError(
-                f"{shown(url)}: the server's certificate is not trusted ({error}); check the address and this "
-                "machine's clock, or name your authority's file in SSL_CERT_FILE"
+                f"{shown(url)}: no secure connection ({error}); check the address and this machine's clock, "
+                "or name the file of your own certificate authority in SSL_CERT_FILE"
             ) from error
         raise _Again(f"{type(error).__name__}: {error}") from error
 
@@ -428,6 +429,11 @@ def _refuse_downgrade(response: httpx.Response) -> None:
                 f"{shown(str(response.url))} redirects to the unprotected {shown(str(to))}; "
                 "give that address itself if you trust it, with a checksum"
             )
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether a handshake failed for what the two sides are, not because the connection broke."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
 
 
 def _root_cause(error: BaseException) -> BaseException:

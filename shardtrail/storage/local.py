@@ -206,7 +206,7 @@ def _check_utf8(folder: str, name: str) -> None:
         name.encode()
     except UnicodeEncodeError:
         raise SourceError(
-            f"{printable(folder)}: the name {printable(name)!r} is not UTF-8, so no table can hold it; "
+            f"{printable(os.path.join(folder, name))}: this name is not UTF-8, so no table can hold it; "
             "rename it (convmv -f latin1 -t utf8 renames whole trees)"
         ) from None
 
@@ -217,7 +217,7 @@ def printable(path: str) -> str:
 
 
 def _unreadable(path: str, error: OSError) -> PipelineError:
-    shown = printable(path)
+    shown = printable(path).rstrip("/")
     if error.errno == errno.ENOENT:
         return SourceChanged(f"{shown} vanished while the tree was read; run again when nothing writes to it")
     return SourceError(f"{shown} cannot be read: {error.strerror}; nothing below it was taken for missing")

@@ -1,7 +1,8 @@
 """Where the raw tree comes from: a folder used where it lies, or an archive, fetched if need be and unpacked.
 
-    materialise(job)
-    tree = scan(job.raw)
+    tree = raw_tree(job)
+    for path in tree.paths:
+        ...
 
 An unpacked tree is taken for whole only by its record in ``.shardtrail/source.json``, which is written last.
 """
@@ -28,6 +29,7 @@ from shardtrail.folder import Folder
 if TYPE_CHECKING:
     from shardtrail.job import Job
     from shardtrail.storage.http import Origin
+    from shardtrail.storage.local import Scan
 
 ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".zip")
 
@@ -54,6 +56,31 @@ def kind(source: str) -> Kind:
 def is_archive(source: str) -> bool:
     """Whether ``source`` is an archive, local or behind an http(s) address, by its text alone."""
     return kind(source) in ("archive", "http")
+
+
+def raw_tree(job: Job) -> Scan:
+    """See to it that the raw tree lies at ``job.raw`` (``materialise``), and scan it.
+
+    An unpacked tree that someone has added to or taken from is unpacked anew: only the archive may change it.
+
+    Raises:
+        SourceError: as ``materialise`` and ``scan``.
+    """
+    from shardtrail.storage.local import scan
+
+    materialise(job)
+    tree = scan(job.raw)
+    if not is_archive(job.config.source):
+        return tree
+    record = _load(job)
+    if record and record.tree and record.tree != tree.content_digest:
+        job.progress.say(f"{job.folder.relative(job.raw)} is not as it was unpacked; unpacking it anew")
+        _record(job.folder).unlink()
+        materialise(job)
+        tree, record = scan(job.raw), _load(job)
+    if record and not record.tree:
+        _save(job, dataclasses.replace(record, tree=tree.content_digest))
+    return tree
 
 
 def materialise(job: Job) -> None:
@@ -116,6 +143,7 @@ class _Unpacked:
         size: bytes of the archive.
         mtime_ns: of the archive when it was unpacked.
         origin: what its server said of it.
+        tree: paths and sizes of the tree (``Scan.content_digest``); empty until it was scanned.
     """
 
     source: str
@@ -123,6 +151,7 @@ class _Unpacked:
     size: int
     mtime_ns: int
     origin: Origin | None = None
+    tree: str = ""
 
     def is_of(self, archive: os.stat_result) -> bool:
         return (self.size, self.mtime_ns) == (archive.st_size, archive.st_mtime_ns)
@@ -132,8 +161,8 @@ def _from_file(job: Job) -> None:
     archive = (job.folder.root / Path(job.config.source).expanduser()).resolve()
     if archive.is_dir():
         raise SourceError(
-            f"source: {archive} is a folder although its name ends as an archive's; rename it, or link to it "
-            "under another name"
+            f"source: {archive} is a folder although its name ends as an archive's; write it with a slash at the end: "
+            f"source: {job.config.source}/"
         )
     if not archive.exists():
         kept = f", or go on with what was unpacked: source: {job.folder.relative(job.raw)}" if job.raw.exists() else ""
@@ -169,13 +198,16 @@ def _take(job: Job, archive: Path, digest: str = "", origin: Origin | None = Non
             f"{archive}: its checksum is {digest}, but params.yaml (download.checksum) expects {checksum}; "
             "fetch the archive again, or correct the checksum"
         )
-    if not (record and record.digest == digest):
-        if record and job.reproduce:
-            raise SourceChanged(
-                f"{archive} is no longer the archive that {job.folder.relative(job.raw)} came from "
-                f"({record.digest} then, {digest} now); take the change in: shardtrail run"
-            )
-        _replace_tree(job, archive, stats)
+    algorithm, same_file = digest.partition(":")[0], record is not None and record.is_of(stats)
+    if record and (record.digest == digest or (same_file and not record.digest.startswith(f"{algorithm}:"))):
+        _save(job, dataclasses.replace(record, digest=digest, mtime_ns=stats.st_mtime_ns, origin=origin))
+        return
+    if record and job.reproduce:
+        raise SourceChanged(
+            f"{archive} is no longer the archive that {job.folder.relative(job.raw)} came from "
+            f"({record.digest} then, {digest} now); take the change in: shardtrail run"
+        )
+    _replace_tree(job, archive, stats)
     _save(job, _Unpacked(_key(job), digest, stats.st_size, stats.st_mtime_ns, origin))
 
 
