@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import struct
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,9 +21,9 @@ from shardtrail.records.example import (
     encode_feature,
     encode_sample,
 )
-from shardtrail.records.framing import MAX_PAYLOAD_BYTES, frame
-from shardtrail.records.index import format_index, read_index
-from shardtrail.records.scan import verify_file
+from shardtrail.records.framing import MAX_PAYLOAD_BYTES, frame, mask_crc
+from shardtrail.records.index import format_index, parse_index, read_index
+from shardtrail.records.scan import Fault, read_record, scan_records, verify_file
 from shardtrail.samples import Feature, Schema
 
 SCHEMA = Schema(
@@ -203,3 +206,214 @@ def test_decoding_any_bytes_answers_or_refuses(data):
         decode_example(data)
     except ShardError as error:
         assert "not a tf.train.Example" in str(error)
+
+
+@pytest.fixture
+def shard(tmp_path) -> Path:
+    """Five records of ours with their index."""
+    path = tmp_path / "train-0123456789ab.tfrecord"
+    write_shard(path, [encode("raw", f"S2A_{number}") for number in range(5)])
+    return path
+
+
+IDS = [f"S2A_{number}" for number in range(5)]
+
+
+def test_tensorflow_reads_what_we_write(shard):
+    """Framing and payload pass TensorFlow's own reader and parser, in order."""
+    import tensorflow as tf
+
+    payloads = list(tf.data.TFRecordDataset(str(shard)).as_numpy_iterator())
+    assert payloads == [encode("raw", name) for name in IDS]
+    parsed = tf.io.parse_single_example(
+        payloads[3], {"sample_id": tf.io.FixedLenFeature([], tf.string), "B02": tf.io.FixedLenFeature([], tf.string)}
+    )
+    assert parsed["sample_id"] == b"S2A_3"
+    assert tf.reduce_all(tf.reshape(tf.io.decode_raw(parsed["B02"], tf.uint16), (2, 3)) == ARRAYS["B02"])
+
+
+def test_we_read_what_tensorflow_writes(tmp_path):
+    """Spans, payloads and md5 of a file written by TensorFlow; an empty payload is a record too."""
+    import tensorflow as tf
+
+    path = tmp_path / "theirs.tfrecord"
+    payloads = [b"", b"x", bytes(range(256)) * 9000]
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    spans = list(scan_records(path))
+    assert [length - 16 for _, length in spans] == [len(payload) for payload in payloads]
+    assert [read_record(path, offset) for offset, _ in spans] == payloads
+    verified = verify_file(path, records=3)
+    assert verified.faults == () and verified.records == 3
+    assert (verified.bytes, verified.md5) == (path.stat().st_size, hashlib.md5(path.read_bytes()).hexdigest())
+
+
+def test_a_sound_shard_has_no_fault(shard):
+    """With everything given: records, size, md5, index and sample ids."""
+    content = shard.read_bytes()
+    md5 = hashlib.md5(content).hexdigest()
+    index = shard.with_suffix(".index")
+    assert kinds(shard, records=5, size=len(content), md5=md5, index=index, sample_ids=IDS) == []
+    assert list(scan_records(shard)) == read_index(index)
+
+
+def test_a_cut_is_found_wherever_it_falls(shard):
+    """Between two records as within one: the first record that is missing or not whole is named."""
+    content = shard.read_bytes()
+    starts = [offset for offset, _ in read_index(shard.with_suffix(".index"))]
+    for size in range(len(content)):
+        shard.write_bytes(content[:size])
+        record = sum(start <= size for start in starts) - 1
+        if size in starts:
+            assert kinds(shard, records=5) == [(record, size, "missing_records")]
+        elif size > 4:
+            assert kinds(shard, records=5) == [(record, starts[record], "truncated_in_record")]
+        else:
+            assert kinds(shard, records=5)
+
+
+def test_every_flipped_byte_is_found(shard):
+    """A damaged length, length CRC, payload or payload CRC: kind, record and byte are named, and the md5 differs."""
+    content = shard.read_bytes()
+    spans = read_index(shard.with_suffix(".index"))
+    md5 = hashlib.md5(content).hexdigest()
+    for record, (offset, length) in enumerate(spans):
+        for at in range(offset, offset + length):
+            shard.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+            kind = "length_crc" if at < offset + 12 else "data_crc"
+            assert kinds(shard, records=5, md5=md5) == [(record, offset, kind), (None, 0, "md5")]
+
+
+def test_two_damaged_payloads_are_both_named(shard):
+    """A wrong payload does not hide the next one, since its length is known."""
+    content = bytearray(shard.read_bytes())
+    spans = read_index(shard.with_suffix(".index"))
+    for record in (1, 3):
+        content[spans[record][0] + 40] ^= 1
+    shard.write_bytes(content)
+    assert kinds(shard, records=5) == [(record, spans[record][0], "data_crc") for record in (1, 3)]
+
+
+def test_a_crafted_length_neither_crashes_nor_allocates(shard):
+    """A huge length under a right length CRC, which makes TensorFlow's reader crash, is a cut record here."""
+    length = struct.pack("<Q", 2**63)
+    header = length + struct.pack("<I", mask_crc(google_crc32c.value(length)))
+    shard.write_bytes(header + shard.read_bytes()[12:])
+    assert kinds(shard, records=5, sample_ids=IDS) == [(0, 0, "truncated_in_record")]
+    with pytest.raises(ShardError, match=r"train-0123456789ab\.tfrecord, record 0, byte 0: the record should end at"):
+        list(scan_records(shard))
+
+
+def test_what_is_no_shard_is_said_plainly(tmp_path):
+    """Compressed files, text and empty files, each by its own kind."""
+    path = tmp_path / "notes.tfrecord"
+    record = b"".join(frame(encode("raw")))
+    for content, kind in [
+        (gzip.compress(record), "compressed"),
+        (b"patch,label\nS2A_1,Pastures\n", "not_tfrecord"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(30), "not_tfrecord"),
+        (b"a,b", "truncated_in_record"),
+        (b"\x00\x01\x02", "truncated_in_record"),
+        (bytes(64), "length_crc"),
+        (b"", "missing_records"),
+    ]:
+        path.write_bytes(content)
+        assert [fault.kind for fault in verify_file(path, records=5).faults] == [kind]
+    with pytest.raises(FileNotFoundError):
+        verify_file(tmp_path / "absent.tfrecord")
+
+
+def test_bytes_and_records_too_many_are_found(shard):
+    """Garbage after the last record, or a record more than the plan has."""
+    content, size = shard.read_bytes(), shard.stat().st_size
+    for extra in (b"\0", b"".join(frame(b"more"))):
+        shard.write_bytes(content + extra)
+        assert kinds(shard, records=5, size=size) == [(None, size, "trailing_bytes"), (None, 0, "size")]
+    assert verify_file(shard).records == 6
+
+
+def test_a_swapped_or_foreign_record_is_found(shard):
+    """Sound records in another order, without an id, or no Example at all."""
+    frames = [b"".join(frame(encode("raw", name))) for name in IDS]
+    frames[1], frames[2] = frames[2], frames[1]
+    frames[3] = b"".join(frame(encode_example({"label": np.array([1])})))
+    frames[4] = b"".join(frame(b"\xff\xff"))
+    shard.write_bytes(b"".join(frames))
+    verified = verify_file(shard, sample_ids=IDS)
+    assert [(fault.record, fault.kind) for fault in verified.faults] == [(r, "wrong_sample") for r in (1, 2, 3, 4)]
+    assert "expected sample S2A_1, found S2A_2" in verified.faults[0].detail
+    assert "found no sample_id" in verified.faults[2].detail
+
+
+def test_an_index_that_does_not_fit_is_found(shard):
+    """Absent, of another shard, too short, or no index at all."""
+    index = shard.with_suffix(".index")
+    content = index.read_bytes()
+    spans = parse_index(content)
+    for wrong, fault in [
+        (b"".join(content.splitlines(keepends=True)[:3]), (3, spans[3][0], "wrong_index")),
+        (format_index([100, 200]), (0, 0, "wrong_index")),
+        (b"0 12\n", (None, 0, "wrong_index")),
+        (b"0 40\n41 40\n", (None, 0, "wrong_index")),
+        (b"8 40\n", (None, 0, "wrong_index")),
+        (b"zero forty\n", (None, 0, "wrong_index")),
+        (b"\xb2 40\n", (None, 0, "wrong_index")),
+        (b"", (0, 0, "wrong_index")),
+    ]:
+        index.write_bytes(wrong)
+        assert kinds(shard, records=5, index=index) == [fault]
+    index.unlink()
+    assert kinds(shard, index=index) == [(None, 0, "missing_index")]
+    with pytest.raises(ShardError, match=r"index does not exist"):
+        read_index(index)
+
+
+@given(st.lists(st.integers(16, 10**12), max_size=50))
+def test_an_index_comes_back(lengths):
+    """What is written is read: offsets add up the lengths."""
+    spans = parse_index(format_index(lengths))
+    assert [length for _, length in spans] == lengths
+    assert [offset for offset, _ in spans] == [sum(lengths[:place]) for place in range(len(lengths))]
+
+
+@given(st.binary(max_size=300), st.binary(max_size=200))
+def test_any_bytes_give_an_answer(tmp_path_factory, data, index):
+    """Neither scanner nor index reader ever fails otherwise than documented, and bad bytes are never called good."""
+    path = tmp_path_factory.getbasetemp() / "fuzz.tfrecord"
+    path.write_bytes(data)
+    path.with_suffix(".index").write_bytes(index)
+    verified = verify_file(path, sample_ids=IDS[:1], index=path.with_suffix(".index"))
+    assert verified.bytes == len(data) and verified.md5 == hashlib.md5(data).hexdigest()
+    assert verified.faults
+    for read in (lambda: list(scan_records(path)), lambda: read_record(path, len(data) // 2)):
+        try:
+            read()
+        except ShardError as error:
+            assert "fuzz.tfrecord" in str(error)
+
+
+@given(st.data())
+def test_any_damage_to_a_sound_shard_is_found(tmp_path_factory, data):
+    """Bytes replaced, removed or put in anywhere: the record check alone finds it, without the md5."""
+    sound = b"".join(b"".join(frame(encode("raw", name))) for name in IDS)
+    start = data.draw(st.integers(0, len(sound)))
+    stop = data.draw(st.integers(start, min(len(sound), start + 40)))
+    damaged = sound[:start] + data.draw(st.binary(max_size=40)) + sound[stop:]
+    path = tmp_path_factory.getbasetemp() / "damaged.tfrecord"
+    path.write_bytes(damaged)
+    faults = verify_file(path, sample_ids=IDS).faults
+    assert bool(faults) == (damaged != sound)
+    assert all(isinstance(fault, Fault) and fault.detail for fault in faults)
+
+
+def test_a_damaged_record_is_named_when_it_is_read(shard):
+    """Reading one record checks it: file and byte are in the error."""
+    offset, _ = read_index(shard.with_suffix(".index"))[2]
+    content = bytearray(shard.read_bytes())
+    content[offset + 30] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ShardError, match=rf"\.tfrecord, byte {offset}: CRC of the payload: stored \w{{8}}"):
+        read_record(shard, offset)
+    with pytest.raises(ShardError, match="the file ends within the header"):
+        read_record(shard, len(content))

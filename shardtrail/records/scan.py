@@ -193,8 +193,9 @@ def _check_header(header: bytes, record: int, offset: int, size: int) -> tuple[F
         for magic, name in _MAGIC:
             if header.startswith(magic):
                 return Fault(None, 0, "compressed", f"the file is {name}; shards are never compressed as a whole"), 0
-        if header.isascii() and header.decode("ascii").isprintable():
-            return Fault(None, 0, "not_tfrecord", f"the file is text, no TFRecord: it begins with {header!r}"), 0
+        if len(header) >= 8 and 0 not in header[:8]:
+            # As a length this would be 72 petabytes or more; text and images begin so.
+            return Fault(None, 0, "not_tfrecord", f"the file is no TFRecord: it begins with {header[:8]!r}"), 0
     if len(header) < HEADER_BYTES:
         return Fault(record, offset, "truncated_in_record", f"the file ends within the header, at byte {size}"), 0
     length, stored, computed = parse_header(header)
