@@ -65,7 +65,7 @@ def built(finished: Job, tmp_path: Path) -> Job:
 def own(finished: Job, raw: Path, tmp_path: Path) -> Job:
     """A validated working folder without shards, on raw data of the test's own."""
     shutil.copytree(raw, tmp_path / "raw")
-    job = new_folder(tmp_path / "work", tmp_path / "raw")
+    job = new_folder(tmp_path / "own", tmp_path / "raw")
     without = shutil.ignore_patterns("shards", "view", "dataset.json")
     shutil.copytree(finished.folder.data, job.folder.data, ignore=without)
     return job

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builds import copied, digests, edit, sources_of, stamps
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardtrail.dataset import Shard, load_dataset
+from shardtrail.errors import ConfigError, StageFailed
+from shardtrail.job import Job, open_job
+from shardtrail.progress import Silent
+from shardtrail.records.framing import HEADER_BYTES, frame
+from shardtrail.records.index import read_index
+from shardtrail.records.scan import read_record
+from shardtrail.sharding.receipts import read_receipt, write_receipt
+from shardtrail.sharding.verify import Verification, repair, verify
+from shardtrail.stages.hash import hash_shards
+from shardtrail.stages.shard import shard, status
+
+ADDRESS = "train-00001"
+
+
+def recorded(job: Job, address: str = ADDRESS) -> Shard:
+    return next(one for one in load_dataset(job.folder.dataset).shards if one.address == address)
+
+
+def path_of(job: Job, address: str = ADDRESS) -> Path:
+    return job.folder.shards / recorded(job, address).file
+
+
+def flip(path: Path, offset: int) -> None:
+    """Invert one bit, time and size kept, as a failing disk does."""
+    edit(path, lambda content: content.__setitem__(offset, content[offset] ^ 8), keep_time=True)
+
+
+def kinds(found: Verification) -> list[tuple[str, int | None, str]]:
+    return [(fault.shard, fault.record, fault.kind) for fault in found.faults]
+
+
+def drop_last_record(job: Job, path: Path) -> None:
+    os.truncate(path, read_index(path.with_suffix(".index"))[-1][0])
+
+
+def swap_records(job: Job, path: Path) -> None:
+    """Write the first two records the other way round, framing right."""
+    (first, length), (second, other) = read_index(path.with_suffix(".index"))[:2]
+    payloads = [read_record(path, second), read_record(path, first)]
+    edit(
+        path,
+        lambda content: content.__setitem__(slice(0, length + other), b"".join(map(b"".join, map(frame, payloads)))),
+    )
+
+
+def swap_files(job: Job, path: Path) -> None:
+    other = path_of(job, "train-00000")
+    aside = path.with_name("aside")
+    path.rename(aside)
+    other.rename(path)
+    aside.rename(other)
+
+
+def forge_receipt(job: Job, path: Path) -> None:
+    """A receipt that vouches for other bytes than dataset.json names."""
+    fingerprint = recorded(job).fingerprint
+    receipt = read_receipt(job.folder.receipts, fingerprint)
+    assert receipt is not None
+    write_receipt(job.folder.receipts, fingerprint, dataclasses.replace(receipt, md5="0" * 32))
+
+
+def second_record(job: Job) -> int:
+    return read_index(path_of(job).with_suffix(".index"))[1][0]
+
+
+DAMAGES: dict[str, tuple[Callable[[Job, Path], object], list[tuple[int | None, str]]]] = {
+    "gone": (lambda job, path: path.unlink(), [(None, "missing_shard")]),
+    "no index": (lambda job, path: path.with_suffix(".index").unlink(), [(None, "missing_index")]),
+    "wrong index": (
+        lambda job, path: edit(path.with_suffix(".index"), lambda content: content.__setitem__(slice(0, 1), b"1")),
+        [(None, "wrong_index")],
+    ),
+    "empty": (lambda job, path: os.truncate(path, 0), [(0, "missing_records")]),
+    "cut in a record": (lambda job, path: os.truncate(path, second_record(job) + 99), [(1, "truncated_in_record")]),
+    "cut between records": (drop_last_record, [(3, "missing_records")]),
+    "longer": (lambda job, path: edit(path, lambda content: content.extend(b"\0" * 20)), [(None, "trailing_bytes")]),
+    "compressed": (lambda job, path: path.write_bytes(gzip.compress(path.read_bytes())), [(None, "compressed")]),
+    "text": (lambda job, path: path.write_text("Notes on the archive\n"), [(None, "not_tfrecord")]),
+    "records swapped": (swap_records, [(0, "wrong_sample"), (1, "wrong_sample")]),
+    "receipt forged": (forge_receipt, [(None, "stale_receipt")]),
+}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_sound_dataset_has_no_fault(finished, deep):
+    """Every shard and record is counted, nothing is written."""
+    before = stamps(finished.folder.root)
+    found = verify(finished, deep=deep)
+
+    dataset = load_dataset(finished.folder.dataset)
+    assert found.faults == ()
+    assert found.shards == len(dataset.shards)
+    assert found.records == dataset.samples["accepted"]
+    assert stamps(finished.folder.root) == before
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_named_and_repaired(built, finished, damage, deep):
+    """Shard, record and kind are named, with or without --deep; repair rebuilds that shard alone, to the same bytes."""
+    work, faults = DAMAGES[damage]
+    assert recorded(built).records == 4
+    work(built, path_of(built))
+    others = {
+        name: stamp for name, stamp in stamps(built.folder.shards).items() if recorded(built).file[:-9] not in name
+    }
+
+    found = verify(built, deep=deep)
+
+    assert kinds(found) == [(ADDRESS, record, kind) for record, kind in faults]
+    assert found.records == load_dataset(built.folder.dataset).samples["accepted"] - 4
+    assert repair(built, found) == (ADDRESS,)
+    assert digests(built.folder.shards) == digests(finished.folder.shards)
+    assert {name: stamps(built.folder.shards)[name] for name in others} == others
+    assert verify(built, deep=True).faults == ()
+
+
+def test_swapped_files_are_both_named(built, finished):
+    """Two shards under each other's names are told apart by content."""
+    swap_files(built, path_of(built))
+
+    found = verify(built)
+
+    assert kinds(found) == [("train-00000", 0, "wrong_sample"), (ADDRESS, 0, "wrong_sample")]
+    assert f"holds the bytes of {ADDRESS}" in found.faults[0].detail
+    assert repair(built, found) == ("train-00000", ADDRESS)
+    assert digests(built.folder.shards) == digests(finished.folder.shards)
+
+
+def test_a_flipped_bit_under_an_old_time_is_found_by_deep_alone(built):
+    """Without --deep size and time are trusted, as documented; --deep names record and byte."""
+    offset = second_record(built)
+    flip(path_of(built), offset + HEADER_BYTES + 1000)
+
+    assert verify(built).faults == ()
+    (fault,) = verify(built, deep=True).faults
+    assert (fault.shard, fault.record, fault.offset, fault.kind) == (ADDRESS, 1, offset, "data_crc")
+    assert fault.file == recorded(built).file
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_flipped_bit_is_found(built, data):
+    """Wherever a bit flips, in framing or payload, --deep names the shard and the right record."""
+    path = path_of(built)
+    spans = read_index(path.with_suffix(".index"))
+    record = data.draw(st.integers(0, len(spans) - 1))
+    offset, length = spans[record]
+    place = data.draw(st.integers(0, length - 1) | st.sampled_from([0, 7, 8, 11, length - 1]))
+    flip(path, offset + place)
+    try:
+        first = verify(built, deep=True).faults[0]
+        assert (first.shard, first.record, first.offset) == (ADDRESS, record, offset)
+        assert first.kind == ("length_crc" if place < HEADER_BYTES else "data_crc")
+    finally:
+        flip(path, offset + place)
+
+
+def test_foreign_files_are_named_and_stay(built):
+    """A shard that nothing names is a fault; one of an older plan is not. Neither is removed."""
+    text = built.folder.params.read_text()
+    built.folder.params.write_text(text.replace("target_samples: 4", "target_samples: 6"))
+    job = open_job(built.folder.root)
+    shard(job)
+    hash_shards(job)
+    assert len(list(job.folder.shards.glob("*.tfrecord"))) > len(load_dataset(job.folder.dataset).shards)
+    shutil.copy(path_of(job, "train-00000"), job.folder.shards / "train-00000-of-00004.tfrecord")
+
+    found = verify(job)
+
+    assert kinds(found) == [("train-00000-of-00004.tfrecord", None, "foreign_shard")]
+    before = stamps(job.folder.shards)
+    assert repair(job, found) == ()
+    assert stamps(job.folder.shards) == before
+
+
+def test_shards_that_only_dataset_json_names_are_verified(built):
+    """Readers take dataset.json's list, so it is verified too where the plan has moved on."""
+    path = path_of(built)
+    text = built.folder.params.read_text()
+    built.folder.params.write_text(text.replace("encoding: raw", "encoding: int64"))
+    job = open_job(built.folder.root)
+    shard(job)
+    path.unlink()
+
+    (fault,) = verify(job).faults
+    assert (fault.file, fault.kind) == (path.name, "missing_shard")
+    assert repair(job, verify(job)) == ()
+
+
+def test_repair_says_what_the_raw_data_no_longer_give(built, own, finished):
+    """Where a raw file is gone the damaged shard stays in its place, and the reason is told."""
+    lost = own.raw / sources_of(finished, ADDRESS)[0].relative_to(finished.raw)
+    lost.unlink()
+    built.folder.params.write_text(own.folder.params.read_text())
+    said: list[str] = []
+
+    class Heard(Silent):
+        def say(self, line: str) -> None:
+            said.append(line)
+
+    job = open_job(built.folder.root, progress=Heard())
+    flip(path_of(job), 500)
+    damaged = digests(job.folder.shards)
+
+    assert repair(job, verify(job, deep=True)) == ()
+    assert digests(job.folder.shards) == damaged
+    (line,) = said
+    assert line.startswith(f"{ADDRESS} cannot be repaired")
+    assert f"{lost.name} is missing" in line
+    (failed,) = status(job).failed
+    assert failed["shard"] == ADDRESS
+
+
+def test_other_bytes_never_take_a_recorded_name(built):
+    """If the same raw files gave other bytes than recorded, the shard is refused, not silently replaced."""
+    victim = recorded(built)
+    receipt = built.folder.receipts / f"{victim.fingerprint}.json"
+    values = json.loads(receipt.read_bytes())
+    receipt.write_text(json.dumps({**values, "md5": "0" * 32}))
+    built.folder.dataset.unlink()
+    path = built.folder.shards / victim.file
+    path.unlink()
+
+    with pytest.raises(StageFailed, match=f"md5 {victim.md5}, recorded {'0' * 32}"):
+        shard(built)
+    assert not path.exists()
+
+
+def test_a_fresh_clone_is_read_once(built, tmp_path):
+    """Without receipts, and with times as a checkout leaves them, the shards are read and found sound."""
+    clone = copied(built, tmp_path / "clone")
+    shutil.rmtree(clone.folder.state)
+    for path in clone.folder.shards.iterdir():
+        os.utime(path)
+
+    assert verify(clone).faults == ()
+    found = status(clone)
+    assert (found.done, found.missing) == (found.planned, ())
+    flip(path_of(clone), 500)
+    assert kinds(verify(clone)) == [(ADDRESS, 0, "data_crc")]
+
+
+def test_nothing_to_verify_is_said(tmp_path):
+    """A folder without plan and dataset.json is answered with what to run."""
+    (tmp_path / "params.yaml").write_text("source: raw\n")
+    with pytest.raises(ConfigError, match="shardtrail run --until hash"):
+        verify(open_job(tmp_path))
