@@ -4,26 +4,23 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from patches import let_settle, write_s1, write_s2
+from working import let_settle
 
-pytest_plugins = ["builds"]
+from shardtrail.sample_data import SampleData, make_sample_data
 
 settings.register_profile("shardtrail", deadline=None)
 settings.load_profile("shardtrail")
 
 
 @pytest.fixture(scope="session")
-def sample_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine pairs in BigEarthNet v1's true format over three regions, two more patches broken; read-only.
+def sample_data(tmp_path_factory: pytest.TempPathFactory) -> SampleData:
+    """30 pairs in BigEarthNet v1's format over 14 tiles, two of them broken; read-only."""
+    made = make_sample_data(tmp_path_factory.mktemp("archive"), samples=30, broken=2, workers=1)
+    let_settle(made.root)
+    return made
 
-    Patch 9 lacks its band B11, patch 10 its Sentinel-1 partner.
-    """
-    root = tmp_path_factory.mktemp("archive")
-    for number in range(11):
-        folder = write_s2(root, number)
-        if number == 9:
-            (folder / f"{folder.name}_B11.tif").unlink()
-        if number != 10:
-            write_s1(root, number)
-    let_settle(root)
-    return root
+
+@pytest.fixture(scope="session")
+def sample_archive(sample_data: SampleData) -> Path:
+    """The folder of ``sample_data``."""
+    return sample_data.root

@@ -38,7 +38,7 @@ class Numbers:
     def assemble(self, reports: Iterable[Report], raw: Path, tables: Sequence[str]) -> Assembly:
         samples, rejected = [], []
         for report in reports:
-            id = report.unit.removesuffix(".json")
+            id = report.facts.get("id") or report.unit.removesuffix(".json")
             if report.faults:
                 rejected.append(Rejected(id, report.faults[0]))
                 continue

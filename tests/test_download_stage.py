@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from patches import job_in, let_settle, numbers_folder, outputs, write_numbers
+from working import job_in, let_settle, numbers_folder, outputs, write_numbers
 
 from shardtrail.errors import SourceChanged, SourceError
 from shardtrail.manifest import read_table
 from shardtrail.progress import Lines
+from shardtrail.stages.__main__ import main
 from shardtrail.stages.download import download
 from shardtrail.stages.validate import validate
 
@@ -27,7 +28,7 @@ def raw(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path, raw: Path) -> Path:
-    return numbers_folder(tmp_path / "work", raw)
+    return numbers_folder(tmp_path / "work", raw, compute={"workers": 1})
 
 
 def lock(root: Path, cached: bool) -> None:
@@ -161,27 +162,28 @@ def test_full_checks_need_no_evidence(root, raw):
         download(job_in(root, reproduce=True))
 
 
-def run_stage(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    command = [sys.executable, "-m", "shardtrail.stages", *arguments]
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_stages_as_modules(root, raw, tmp_path):
+def test_stages_as_modules(root, raw, tmp_path, monkeypatch, capsys):
     """Each stage runs as a module: 0 done, 1 the work failed, 2 configuration; errors come without a trace."""
-    done = run_stage(root, "download")
+
+    def run(folder: Path, *arguments: str) -> tuple[int, str]:
+        monkeypatch.chdir(folder)
+        status = main(arguments)
+        printed = capsys.readouterr()
+        assert printed.out == "" and "Traceback" not in printed.err
+        return status, printed.err
+
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-m", "shardtrail.stages", "download"]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
-    assert run_stage(root, "validate").returncode == 0
+    assert run(root, "validate")[0] == 0
     write_numbers(raw, {"d/x.json": {}})
-    failed = run_stage(root, "download")
-    assert failed.returncode == 1
-    assert "SourceChanged: " in failed.stderr and "added: d/x.json" in failed.stderr
-    nowhere = run_stage(tmp_path, "validate")
-    assert nowhere.returncode == 2
-    assert "params.yaml does not exist" in nowhere.stderr
-    encoding = run_stage(root, "shard", "--encoding-version", "0")
-    assert encoding.returncode == 2
-    assert "encoding version 0" in encoding.stderr
-    assert run_stage(root, "bake").returncode == 2
-    for result in (failed, nowhere, encoding):
-        assert "Traceback" not in result.stderr
+    status, printed = run(root, "download")
+    assert status == 1 and "SourceChanged: " in printed and "added: d/x.json" in printed
+    status, printed = run(tmp_path, "validate")
+    assert status == 2 and "params.yaml does not exist" in printed
+    status, printed = run(root, "shard", "--encoding-version", "0")
+    assert status == 2 and "encoding version 0" in printed
+    with pytest.raises(SystemExit) as caught:
+        main(["bake"])
+    assert caught.value.code == 2

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +139,27 @@ def test_a_foreign_file_is_replaced(tmp_path, content):
         assert bool(lines) == (content != b"")
         cache.save([checked(unit_of())], signatures(unit_of()))
         assert cache.outdated(signatures(unit_of())) == []
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from test_stat_cache import StatCache, checked, signatures, unit_of
+cache = StatCache(Path(sys.argv[2]))
+cache.save([checked(unit_of("a"))], signatures(unit_of("a")))
+cache.commit()
+cache.save([checked(unit_of("b"))], signatures(unit_of("b")))
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_kill_loses_what_was_not_committed(tmp_path):
+    """After kill -9 everything committed is known, and the cache works without repair."""
+    path = tmp_path / "stat.sqlite"
+    subprocess.run([sys.executable, "-c", KILLED, str(Path(__file__).parent), str(path)], check=False)
+    with StatCache(path, say=pytest.fail) as cache:
+        assert cache.outdated(signatures(unit_of("a"), unit_of("b"))) == ["b"]
 
 
 def test_many_units_keep_their_order(tmp_path):
