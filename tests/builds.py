@@ -12,9 +12,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import pytest
-from patches import let_settle, write_s1, write_s2
-
 from shardtrail.dataset import Dataset
 from shardtrail.execution import local_mapper
 from shardtrail.job import Job, open_job
@@ -34,41 +31,6 @@ shard:
   target_samples: 4
   encoding: {encoding}
 """
-
-
-@pytest.fixture(scope="session")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pairs of patches in BigEarthNet's own format, all good."""
-    root = tmp_path_factory.mktemp("raw")
-    for number in range(SAMPLES):
-        write_s2(root, number)
-        write_s1(root, number)
-    let_settle(root)
-    return root
-
-
-@pytest.fixture(scope="session")
-def finished(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A working folder after a whole build. Read-only: tests that change something take ``built`` or ``own``."""
-    job = new_folder(tmp_path_factory.mktemp("finished"), raw)
-    build_all(job)
-    return job
-
-
-@pytest.fixture
-def built(finished: Job, tmp_path: Path) -> Job:
-    """A finished working folder of the test's own."""
-    return copied(finished, tmp_path / "work")
-
-
-@pytest.fixture
-def own(finished: Job, raw: Path, tmp_path: Path) -> Job:
-    """A validated working folder without shards, on raw data of the test's own."""
-    shutil.copytree(raw, tmp_path / "raw")
-    job = new_folder(tmp_path / "own", tmp_path / "raw")
-    without = shutil.ignore_patterns("shards", "view", "dataset.json")
-    shutil.copytree(finished.folder.data, job.folder.data, ignore=without)
-    return job
 
 
 def new_folder(root: Path, source: Path, encoding: str = "raw") -> Job:

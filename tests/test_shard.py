@@ -376,6 +376,8 @@ def test_workers_load_nothing_heavy(finished):
 import sys
 from shardtrail.layouts.bigearthnet import BigEarthNet
 from shardtrail.sharding.write import build_shard
+
+pytest_plugins = ["build_fixtures"]
 print(sorted({"tensorflow", "keras", "prefect", "pandas", "pyarrow", "mlflow", "duckdb"} & set(sys.modules)))
 """
     ended = in_process(script)

@@ -15,6 +15,8 @@ from shardtrail.sharding.view import make_view
 from shardtrail.stages.hash import hash_shards
 from shardtrail.stages.shard import shard
 
+pytest_plugins = ["build_fixtures"]
+
 
 def test_links_lead_to_the_shards_in_plan_order(finished):
     """Every shard has one link that says its place and how many there are; links are relative."""

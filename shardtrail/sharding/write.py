@@ -162,7 +162,7 @@ def read_source(raw: Path, file: SourceFile, full: bool = False) -> bytes:
     """
     try:
         # Not blocking: a named pipe in place of a file must not hang a worker.
-        descriptor = os.open(raw / file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(os.path.join(raw, file.path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             content = os.read(descriptor, file.size + 1)
             while 0 < len(content) < file.size and (more := os.read(descriptor, file.size + 1 - len(content))):
