@@ -293,7 +293,8 @@ class _Patch:
         self._scene = _SCENES[recipe.index % len(_SCENES)]
         visit, place = divmod(recipe.index // len(_SCENES), _GRID**2)
         # 2,903 has no divisor in common with 83 * 83: every place once, neighbours far apart.
-        self._v, self._h = divmod((place * 2903 + 1234) % _GRID**2, _GRID)
+        start = 4569 + 997 * (recipe.index % len(_SCENES))
+        self._v, self._h = divmod((place * 2903 + start) % _GRID**2, _GRID)
         self._day = self._scene.day + timedelta(days=visit * _REVISIT_DAYS)
         digits = self._day.strftime("%Y%m%d")
         self._draws = _draws(_mix(_mix(recipe.seed) ^ recipe.index))

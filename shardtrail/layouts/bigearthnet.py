@@ -77,6 +77,11 @@ _PART: Final = re.compile(
     + "|".join(sorted({re.escape(part) for parts in _PARTS.values() for part in parts}))
     + ")"
 )
+_ROLES: Final = {role: place for place, role in enumerate((*S2_BANDS, *S1_BANDS, *_METADATA.values(), "unknown"))}
+"""Order of a sample's files: bands as in the schema, then label files."""
+
+_KEPT_19: Final = {name: name for name in CLASSES_19}
+_KEPT_43: Final = {name: name for name in CLASSES_43}
 _LITTER: Final = {"thumbs.db", "desktop.ini", "__macosx", "@eadir"}
 _EPSG: Final = re.compile(r'AUTHORITY\["EPSG",\s*"(32[67][0-9]{2})"\]\s*\]\s*$')
 
@@ -179,7 +184,10 @@ class BigEarthNet:
         faults += _zero_bands(unit, sums)
 
         match = _NAMES[unit.kind].fullmatch(_patch_name(unit))
-        facts: dict[str, Any] = {"patch": match.string if match and _date(match) else ""}
+        # A patch known under a wrong name has none: it must not stand for the one of that name.
+        facts: dict[str, Any] = {
+            "patch": "" if any(fault.reason == "bad_name" for fault in faults) else _patch_name(unit)
+        }
         warnings: list[Finding] = []
         metadata = next((file for file in unit.files if file.role == _METADATA[unit.kind]), None)
         if metadata:
@@ -312,7 +320,7 @@ class BigEarthNet:
             texts = {"patch_name_s1": candidate.s1.facts["patch"], "patch_name_s2": patch}
         return Sample(
             id=candidate.id,
-            files=_in_order(reports),
+            files=_in_order(file for report in reports for file in report.files),
             labels=labels,
             split=lists.split(patch),
             attributes={
@@ -332,12 +340,10 @@ class BigEarthNet:
             row = rows.get(match.string)
             if row is None:
                 return (), [Finding("missing_row", report.unit, "no row of v2's metadata tables has this patch_id")]
-            path, given, known = row.table.name, row.labels, {name: name for name in CLASSES_19}
+            path, given, known = row.table.name, row.labels, _KEPT_19
         elif "labels" in report.facts:
             path = next(file.path for file in report.files if file.role == "metadata")
-            given, known = tuple(report.facts["labels"]), TO_19
-            if self._options.classes == 43:
-                known = {name: name for name in CLASSES_43}
+            given, known = tuple(report.facts["labels"]), TO_19 if self._options.classes == 19 else _KEPT_43
         else:
             return (), []  # the label file is missing or unreadable, which check has reported
         unknown = [name for name in given if name not in known]
@@ -377,10 +383,9 @@ def _units(folder: str, members: Sequence[tuple[str, int]]) -> Iterator[Unit]:
 def _unit(key: str, kind: str, folder: str, members: Sequence[tuple[str, int]]) -> Unit:
     """Files in role order; what has no place in such a patch has the role ``unknown``."""
     patch, parts = key.rpartition("/")[2], _PARTS[kind]
-    order = {role: place for place, role in enumerate((*parts.values(), "unknown"))}
     roles = {f"{patch}_{part}": role for part, role in parts.items()}
     files = [SourceFile(roles.get(name, "unknown"), f"{folder}/{name}".lstrip("/"), size) for name, size in members]
-    return Unit(key, kind, tuple(sorted(files, key=lambda file: (order[file.role], file.path))))
+    return Unit(key, kind, _in_order(files))
 
 
 def _patch_name(unit: Unit) -> str:
@@ -607,7 +612,5 @@ def _why_alone(report: Report, patch: str, tables: bool) -> tuple[Finding, ...]:
     return (Finding("missing_partner", report.unit, detail),)
 
 
-def _in_order(reports: Sequence[Report]) -> tuple[SourceFile, ...]:
-    """Files of a sample: bands in the schema's order, then label files."""
-    order = {role: place for place, role in enumerate((*S2_BANDS, *S1_BANDS, *_METADATA.values()))}
-    return tuple(sorted((file for report in reports for file in report.files), key=lambda file: order[file.role]))
+def _in_order(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+    return tuple(sorted(files, key=lambda file: (_ROLES[file.role], file.path)))

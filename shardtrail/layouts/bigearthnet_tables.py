@@ -146,9 +146,11 @@ def read_rows(paths: Sequence[Path], s2_names: Collection[str], s1_names: Collec
     Raises:
         SourceError: a file that is not such a table.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    wanted = pc.field("patch_id").isin(list(s2_names)) | pc.field("s1_name").isin(list(s1_names))
+    wanted = pc.field("patch_id").isin(pa.array(list(s2_names), pa.string()))
+    wanted |= pc.field("s1_name").isin(pa.array(list(s1_names), pa.string()))
     rows = {}
     for path in paths:
         columns = ["patch_id", "labels", "split", "country", "s1_name", "s2v1_name"]
