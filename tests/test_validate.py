@@ -294,7 +294,7 @@ def test_validation_needs_the_inventory_of_this_tree(tmp_path):
     with pytest.raises(ConfigError, match="shardtrail run --until download"):
         validate(job_in(root))
     download(job_in(root))
-    shutil.rmtree(root / ".shardtrail")
+    (root / ".shardtrail" / "scan.parquet").write_bytes(b"PAR1")
     assert validate(job_in(root)).accepted == 1
     shutil.rmtree(root / ".shardtrail")
     write_numbers(raw, {"b.json": {}})
@@ -418,15 +418,22 @@ def test_lost_outputs_come_back(tmp_path):
     assert outputs(root) == before
 
 
-def test_two_samples_with_one_id_are_refused(tmp_path):
-    """A layout that gives two samples one id is refused by the id, before anything is written."""
-    raw = write_numbers(tmp_path / "raw", {"a.json": {"numbers": [1]}, "a.json.json": {"numbers": [2]}})
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"id": "a"}, "two samples the id 'a'"),
+        ({"labels": ["z"]}, r"b has labels outside the vocabulary: \['z'\]"),
+        ({"split": "val"}, "b has the split 'val'"),
+        ({"attributes": {"digest": "1"}}, "may not be called digest"),
+    ],
+)
+def test_a_careless_layout_is_refused(tmp_path, content, said):
+    """A layout of one's own that breaks the contract is refused by sample and reason; nothing is written."""
+    raw = write_numbers(tmp_path / "raw", {"a.json": {"numbers": [1]}, "b.json": {"numbers": [2], **content}})
     root = numbers_folder(tmp_path / "w", raw)
-    (raw / "a.json.json").rename(raw / "a.json.jsonl")
-    assert build(root).accepted == 2
-    (raw / "b.json").write_text('{"numbers": [3], "id": "a"}')
-    with pytest.raises(ConfigError, match="'a'"):
+    with pytest.raises(ConfigError, match=said):
         build(root)
+    assert list(outputs(root)) == ["inventory.parquet"]
 
 
 # Reproducing

@@ -93,17 +93,17 @@ def validate(job: Job) -> Books:
     """
     began = time.time_ns()
     layout = get_layout(job.config, job.folder.root)
-    scan_digest = _scan_digest(job)
-    key = _key(job, layout, scan_digest)
-    books = _as_last_time(job, key)
+    inventory = stored_digest(job.folder.inventory)
+    scanned = read_state(job.folder)
+    known = scanned is not None and scanned.inventory == inventory
+    books = _as_last_time(job, _key(job, layout, scanned.digest)) if scanned is not None and known else None
     if books is not None:
         if job.reproduce:
             _refuse_other(job, read_table(job.folder.manifest))
         job.progress.start("validate", 0, "patches")
         job.progress.finish(f"{_sentence(books)}; nothing changed")
         return books
-    tree = load_scan(job.folder)
-    assert tree is not None  # _scan_digest has just seen or written it
+    tree = (load_scan(job.folder) if known else None) or _scan_again(job, inventory)
     try:
         books = _validate(job, layout, tree)
     except sqlite3.OperationalError:
@@ -113,7 +113,7 @@ def validate(job: Job) -> Books:
         discard(job.folder.stat_cache)
         books = _validate(job, layout, tree)
     settled = not _touched_between(tree, began, time.time_ns())
-    _remember(job, key, scan_digest, settled, books)
+    _remember(job, _key(job, layout, tree.digest), tree.digest, settled, books)
     return books
 
 
@@ -124,15 +124,13 @@ def _validate(job: Job, layout: Layout, tree: Scan) -> Books:
         units = _with_stats(grouping.units, tree)
         _check(job, layout, units, cache)
         verdicts = _sort_out(job, layout, cache.reports(units), grouping.tables, tree.broken)
-        books = verdicts.books
-        job.progress.say(f"validate: {_sentence(books)}; {grouping.ignored} files ignored")
-        write_atomic(folder.quarantine, quarantine_csv(verdicts.rejected))
-        write_atomic(folder.warnings, findings_csv(verdicts.warnings))
-        _stop_if_rejected(job, books, verdicts.rejected, len(tree.paths))
-        schema = layout.schema()
+        books, schema = verdicts.books, layout.schema()
         manifest = manifest_table(verdicts.accepted, schema)
         if job.reproduce:
             _refuse_other(job, manifest)
+        write_atomic(folder.quarantine, quarantine_csv(verdicts.rejected))
+        write_atomic(folder.warnings, findings_csv(verdicts.warnings))
+        _stop_if_rejected(job, books, verdicts.rejected, len(tree.paths))
         train = (key for sample in verdicts.accepted if sample.split == "train" for key in sample.units)
         sizes = Counter(sample.split for sample in verdicts.accepted)
         statistics = {
@@ -145,7 +143,8 @@ def _validate(job: Job, layout: Layout, tree: Scan) -> Books:
         }
     write_atomic(folder.statistics, to_json(statistics))
     write_table(folder.manifest, manifest)
-    job.progress.finish(f"{_sentence(books)} -> {folder.relative(folder.manifest)}")
+    left = f"; {grouping.ignored} files belong to no sample" if grouping.ignored else ""
+    job.progress.finish(f"{_sentence(books)}{left} -> {folder.relative(folder.manifest)}")
     return books
 
 
@@ -204,7 +203,7 @@ def _sort_out(
 
     assembly = layout.assemble(noting_warnings(), job.raw, tables)
     samples = sorted(assembly.samples, key=lambda sample: sample.id)
-    _refuse_equal_ids(layout, samples)
+    _check_layout(layout, samples)
     samples, unselected = select(samples, params.select, layout.schema().vocabulary)
     samples = draw_splits(samples, params.split, job.progress.say)
     samples, doubles, alike = drop_duplicates(samples)
@@ -222,10 +221,21 @@ def _order(entry: Rejected) -> tuple[str, str, str, str]:
     return (entry.id, entry.finding.path, entry.finding.reason, entry.finding.detail)
 
 
-def _refuse_equal_ids(layout: Layout, samples: Sequence[Sample]) -> None:
+def _check_layout(layout: Layout, samples: Sequence[Sample]) -> None:
+    """What a layout of one's own may get wrong; ``samples`` are sorted by id."""
+    schema = layout.schema()
     for one, other in itertools.pairwise(samples):
         if one.id == other.id:
             raise ConfigError(f"layout {layout.name} gave two samples the id {one.id!r}; ids must be unique")
+    for sample in samples:
+        unknown = sorted(set(sample.labels) - set(schema.vocabulary))
+        if unknown:
+            raise ConfigError(f"layout {layout.name}: {sample.id} has labels outside the vocabulary: {unknown}")
+        if sample.split not in ("", *SPLITS):
+            raise ConfigError(f"layout {layout.name}: {sample.id} has the split {sample.split!r}; known: {SPLITS}")
+        missing = sorted(set(schema.texts) - sample.texts.keys())
+        if missing:
+            raise ConfigError(f"layout {layout.name}: {sample.id} lacks the texts {missing}")
 
 
 def _stop_if_rejected(job: Job, books: Books, rejected: Sequence[Rejected], files: int) -> None:
@@ -330,13 +340,8 @@ def _key(job: Job, layout: Layout, scan_digest: str) -> str:
         if job.config.layout == "bigearthnet"
         else dict(job.config.custom)
     )
-    lists = {
-        name: _md5(job.folder.root / name)
-        for value in options.values()
-        if isinstance(value, list | tuple)
-        for name in value
-        if isinstance(name, str)
-    }
+    named = [name for value in options.values() for name in (value if isinstance(value, list | tuple) else [value])]
+    lists = {name: _md5(job.folder.root / name) for name in named if isinstance(name, str)}
     content = {
         "rules": _RULES,
         "scan": scan_digest,
@@ -362,17 +367,12 @@ def _touched_between(tree: Scan, began_ns: int, ended_ns: int) -> bool:
     return bool(np.any((stamps >= began_ns - GRAIN_NS) & (stamps <= ended_ns + GRAIN_NS)))
 
 
-def _scan_digest(job: Job) -> str:
-    """Digest of the last scan, if ``data/inventory.parquet`` was made of it; otherwise the tree is scanned anew.
+def _scan_again(job: Job, inventory: str) -> Scan:
+    """The raw tree as it is, where the last scan is lost or is not the one that the inventory was made of.
 
     Raises:
-        ConfigError: there is no inventory.
         SourceChanged: the raw tree is not the inventory's.
     """
-    inventory = stored_digest(job.folder.inventory)
-    state = read_state(job.folder)
-    if state is not None and state.inventory == inventory:
-        return state.digest
     tree = scan(job.raw)
     if rows_digest(inventory_table(tree)) != inventory:
         raise SourceChanged(
@@ -380,7 +380,7 @@ def _scan_digest(job: Job) -> str:
             "list it again: shardtrail run --until download"
         )
     save_scan(job.folder, tree, inventory)
-    return tree.digest
+    return tree
 
 
 def _refuse_other(job: Job, manifest: pa.Table) -> None:
