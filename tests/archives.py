@@ -1,10 +1,17 @@
-"""Archives made for tests."""
+"""Archives made for tests, and a disk that takes no more."""
 
+import contextlib
 import io
 import os
+import resource
 import tarfile
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
+
+FileSizeLimit = Callable[[int], contextlib.AbstractContextManager[None]]
 
 FILES = {
     "set/a/one.tif": b"1" * 70_000,
@@ -36,3 +43,19 @@ def make_zip(path: Path, files: dict[str, bytes] = FILES, method: int = zipfile.
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name, (2017, 7, 14, 2, 40, 2)), content, method)
     return path
+
+
+@pytest.fixture
+def file_size_limit() -> FileSizeLimit:
+    """Within it, this process cannot write a file beyond so many bytes: writing fails as on a full disk."""
+
+    @contextlib.contextmanager
+    def limit(size: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from archives import FILES, MTIME, add, make_tar, make_zip
+from archives import FILES, MTIME, FileSizeLimit, add, file_size_limit, make_tar, make_zip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardtrail.errors import SourceError
 from shardtrail.progress import Silent
 from shardtrail.storage.archive import unpack
+
+__all__ = ["file_size_limit"]  # a fixture
 
 
 def make(path: Path, kind: str) -> Path:
@@ -256,6 +258,13 @@ def test_what_does_not_fit_the_disk_is_refused_at_once(tmp_path: Path) -> None:
         member.size = 1 << 60
         archive.fileobj.write(member.tobuf(tarfile.GNU_FORMAT))
     refused(tmp_path / "a.tar", "huge", str(1 << 60), "disk")
+
+
+def test_a_write_that_fails_names_the_member(tmp_path: Path, file_size_limit: FileSizeLimit) -> None:
+    """When the disk takes no more, the member is named and what was unpacked is removed."""
+    archive = make_tar(tmp_path / "a.tar")
+    with file_size_limit(50_000):
+        refused(archive, "set/a/one.tif", "cannot be written")
 
 
 @pytest.mark.parametrize("content", [b"", b"<html><title>Quota exceeded</title></html>" * 50, b"\0" * 10240])

@@ -15,6 +15,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
+from archives import FileSizeLimit, file_size_limit
 from file_server import CONTENT, Handler, Server, serve, server
 
 from shardtrail.errors import ConfigError, SourceError, StoreUnavailable
@@ -22,7 +23,7 @@ from shardtrail.progress import Silent
 from shardtrail.storage import http as fetching
 from shardtrail.storage.http import changed, fetch, file_name, origin, shown
 
-__all__ = ["server"]  # a fixture
+__all__ = ["file_size_limit", "server"]  # fixtures
 
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
@@ -333,6 +334,14 @@ def test_what_does_not_fit_the_disk_is_not_begun(server: Server, tmp_path: Path)
         fetch(server.url, tmp_path / "set.tar", progress=Silent())
 
 
+def test_a_write_that_fails_keeps_the_part(server: Server, tmp_path: Path, file_size_limit: FileSizeLimit) -> None:
+    """When the disk takes no more the error names the file, and the next call goes on from what was written."""
+    with file_size_limit(300_000), pytest.raises(SourceError, match=r"set\.tar\.part cannot be written"):
+        fetch(server.url, tmp_path / "set.tar", progress=Silent())
+    assert get(server, tmp_path, SHA256) == CONTENT
+    assert server.requests[-1]["range"] == "bytes=300000-"
+
+
 def test_a_changed_file_replaces_the_old(server: Server, tmp_path: Path) -> None:
     """News on the server are fetched; while that fails, the old file stays whole under its name."""
     get(server, tmp_path)
@@ -432,7 +441,7 @@ def test_a_killed_fetch_goes_on(server: Server, tmp_path: Path) -> None:
     assert server.requests[1]["range"] == f"bytes={there}-"
 
 
-def test_names_and_addresses() -> None:
+def test_names_and_addresses(tmp_path: Path) -> None:
     """A file's name is taken from the address and cannot lead elsewhere; messages show no secret."""
     assert file_name("https://x/records/1/files/BigEarthNet-S2.tar.zst?download=1") == "BigEarthNet-S2.tar.zst"
     assert file_name("https://x/a%2F..%2F..%2Fevil.zip") == "a_.._.._evil.zip"
@@ -441,4 +450,4 @@ def test_names_and_addresses() -> None:
     assert shown("https://user:pw@host:8/a.zip?sig=1#2") == "https://host:8/a.zip?…"
     for url in ("http://", "http://[::1/x"):
         with pytest.raises(ConfigError):
-            fetch(url, Path("/nonexistent-not-touched/x"), progress=Silent())
+            fetch(url, tmp_path / "x", progress=Silent())

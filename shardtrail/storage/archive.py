@@ -300,7 +300,7 @@ def _unpack_tar(archive: Path, tree: _Tree, progress: Progress) -> None:
                 tarfile.open(
                     fileobj=cast(IO[bytes], stream),
                     mode="r|",
-                    bufsize=_BLOCK,
+                    bufsize=1 << 16,  # tarfile copies what is left of it at every read
                     tarinfo=_Member,
                     encoding="utf-8",
                     errors="surrogateescape",
