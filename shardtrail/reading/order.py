@@ -6,8 +6,7 @@ records into as many *lanes* as a global batch has micro-batches. Within a lane 
 ``(s + 1) * size`` of its lane, whoever computes it:
 
     lanes = plan_epoch([4096, 4096, 1234], seed=0, epoch=3, lanes=2)
-    for window in lanes[0].windows(start=1024):    # resumes anywhere: no state but the position
-        ...
+    lanes[0].records(start=1024)    # from any position: the past is not drawn again
 
 Randomness is raw Philox output, a published counter-based generator: a draw depends on its key alone, not on
 draws before it, and stays the same over versions of numpy.
@@ -15,7 +14,7 @@ draws before it, and stays the same over versions of numpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,22 +69,29 @@ class Lane:
     def __len__(self) -> int:
         return int(self.count.sum())
 
-    def windows(self, start: int = 0) -> Iterator[Window]:
-        """Windows from record ``start`` of the lane on; what came before is not drawn."""
-        before = 0
-        for number, begin in enumerate(range(0, len(self.count), self.window)):
-            pieces = slice(begin, begin + self.window)
-            size = int(self.count[pieces].sum())
-            if start < before + size:
-                order = _permutation(size, self.seed, _RECORDS, self.epoch, self.number, number)
-                skipped = max(start - before, 0)
-                yield Window(self.shard[pieces], self.first[pieces], self.count[pieces], order[skipped:])
-            before += size
+    def locate(self, record: int) -> tuple[int, int]:
+        """The window that a record of the lane is in, and how many of that window's records come before it."""
+        starts = (np.cumsum(self.count) - self.count)[:: self.window]
+        number = max(int(np.searchsorted(starts, record, side="right")) - 1, 0)
+        return number, record - int(starts[number]) if len(starts) else 0
+
+    @property
+    def windows(self) -> int:
+        """Windows of the lane."""
+        return -(-len(self.count) // self.window)
+
+    def read_window(self, number: int, skip: int = 0) -> Window:
+        """One window, without the first ``skip`` records it would yield."""
+        pieces = slice(number * self.window, (number + 1) * self.window)
+        size = int(self.count[pieces].sum())
+        order = _permutation(size, self.seed, _RECORDS, self.epoch, self.number, number)
+        return Window(self.shard[pieces], self.first[pieces], self.count[pieces], order[skip:])
 
     def records(self, start: int = 0) -> Ints:
         """[records, 2] int64: (shard, record) of the lane's records from ``start`` on, in order."""
-        empty = np.empty((0, 2), np.int64)
-        return np.concatenate([empty, *(window.records() for window in self.windows(start))])
+        begin, skip = self.locate(start)
+        windows = [self.read_window(n, skip if n == begin else 0) for n in range(begin, self.windows)]
+        return np.concatenate([np.empty((0, 2), np.int64), *(window.records() for window in windows)])
 
 
 def plan_epoch(

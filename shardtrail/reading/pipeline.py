@@ -6,7 +6,7 @@ for batch in open_dataset(Path("."), "train", batch_size=64, seed=0, epoch=3):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,11 +121,19 @@ def make_parser(dataset: Dataset, bands: Sequence[str] | None = None) -> Parser:
 def lane_records(files: ShardFiles, lane: Lane, start: int = 0) -> tf.data.Dataset:
     """Serialised records of one lane, from record ``start`` of it on."""
 
-    def windows() -> Iterator[tuple[list[str], list[int], Any, Any]]:
-        for window in lane.windows(start):
-            places = list(zip(window.shard.tolist(), window.first.tolist(), strict=True))
-            paths = [files.path(shard) for shard, _ in places]
-            yield paths, [files.offset(*place) for place in places], window.count, window.order
+    begin, skip = lane.locate(start)
+
+    def window(number: np.int64) -> tuple[Any, ...]:
+        found = lane.read_window(int(number), skip if number == begin else 0)
+        places = list(zip(found.shard.tolist(), found.first.tolist(), strict=True))
+        paths = np.array([files.path(shard) for shard, _ in places], object)
+        return paths, np.array([files.offset(*place) for place in places], np.int64), found.count, found.order
+
+    def plan(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        # Declared stateless, as it is: tf.data would otherwise read nothing ahead when it must be deterministic.
+        kinds = [tf.string, tf.int64, tf.int64, tf.int64]
+        planned = tf.numpy_function(window, [number], kinds, stateful=False)
+        return tuple(tf.ensure_shape(values, [None]) for values in planned)
 
     def read(paths: tf.Tensor, offsets: tf.Tensor, counts: tf.Tensor, order: tf.Tensor) -> tf.data.Dataset:
         pieces = tf.data.Dataset.from_tensor_slices((paths, offsets, counts))
@@ -134,8 +142,7 @@ def lane_records(files: ShardFiles, lane: Lane, start: int = 0) -> tf.data.Datas
         return records.batch(longest * lane.window).map(lambda window: tf.gather(window, order)).unbatch()
 
     longest = int(lane.count.max(initial=1))
-    signature = (tf.TensorSpec([None], tf.string), *[tf.TensorSpec([None], tf.int64)] * 3)
-    return tf.data.Dataset.from_generator(windows, output_signature=signature).flat_map(read)
+    return tf.data.Dataset.range(begin, lane.windows).map(plan).flat_map(read)
 
 
 def global_batches(

@@ -17,7 +17,7 @@ class Trained:
 
     Attributes:
         run_id: on the tracking server.
-        metrics: of ``metrics.json``, ``<split>/<name>`` -> value; ``constant_*`` are those of the best predictor that
+        metrics: of ``metrics.json``, ``<split>/<name>`` -> value; ``*_constant`` are those of the best predictor that
             never looks at the image.
         model: folder with ``model.keras`` and ``model.json``.
         split: the one to quote: validation, or what stands in for it.
@@ -31,7 +31,7 @@ class Trained:
     @property
     def headline(self) -> str:
         """The metric beside that of a constant predictor."""
-        score, constant = self.metrics[f"{self.split}/micro_f1"], self.metrics[f"{self.split}/constant_micro_f1"]
+        score, constant = self.metrics[f"{self.split}/micro_f1"], self.metrics[f"{self.split}/micro_f1_constant"]
         return f"{self.split} micro F1 {score:.3f} (best constant prediction {constant:.3f})"
 
 

@@ -92,7 +92,7 @@ def constant_choice(frequencies: Floats) -> Bools:
 
 
 def summarise(predictions: Predictions, frequencies: Floats) -> dict[str, float]:
-    """Metrics of a split; ``constant_*`` are those of the best predictor that ignores the image.
+    """Metrics of a split; ``*_constant`` are those of the best predictor that ignores the image.
 
     Means over classes (``macro_f1``, ``mean_average_precision``) leave out classes that no sample of the split has;
     ``classes`` says how many are left.
@@ -110,9 +110,9 @@ def summarise(predictions: Predictions, frequencies: Floats) -> dict[str, float]
         "micro_f1": micro_f1(labels, predictions.chosen),
         "macro_f1": _mean(class_f1(labels, predictions.chosen)),
         "mean_average_precision": _mean(class_average_precision(labels, predictions.scores)),
-        "constant_micro_f1": micro_f1(labels, constant),
-        "constant_macro_f1": _mean(class_f1(labels, constant)),
-        "constant_mean_average_precision": _mean(class_average_precision(labels, np.broadcast_to(frequencies, shape))),
+        "micro_f1_constant": micro_f1(labels, constant),
+        "macro_f1_constant": _mean(class_f1(labels, constant)),
+        "mean_average_precision_constant": _mean(class_average_precision(labels, np.broadcast_to(frequencies, shape))),
     }
 
 

@@ -106,7 +106,7 @@ def run_training(prepared: Prepared, key: RunKey, log: Log) -> Outputs:
     write_atomic(folder.metrics, to_json(metrics))
 
     curves, classes, table = (folder.plots / name for name in ("learning_curves.png", "classes.png", "learning.csv"))
-    draw_learning_curves(history, split, metrics[f"{split}/constant_micro_f1"], curves)
+    draw_learning_curves(history, split, metrics[f"{split}/micro_f1_constant"], curves)
     draw_classes(predictions[split], dataset.schema.vocabulary, split, classes)
     write_learning_table(history, table)
     stored = (model_folder / "model.keras", model_folder / "model.json", folder.metrics, curves, classes, table)
