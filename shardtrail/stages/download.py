@@ -17,8 +17,8 @@ from shardtrail.stages.recorded import Recorded, recorded_table
 from shardtrail.stages.scan_state import inventory_table, load_scan, read_state, save_scan, scan_table
 from shardtrail.stages.validate import last_scan
 from shardtrail.stat_cache import StatCache, batched
-from shardtrail.storage.local import Scan, scan
-from shardtrail.storage.source import materialise
+from shardtrail.storage.local import Scan
+from shardtrail.storage.source import raw_tree
 from shardtrail.validation.check import Failure, Hashed, hash_batch
 
 _NAMED = 20
@@ -65,9 +65,8 @@ def download(job: Job) -> Inventory:
         SourceError: the source is absent, empty or cannot be read.
         SourceChanged: under ``job.reproduce``, the raw tree is not the recorded one.
     """
-    materialise(job)
-    job.progress.start("download", None, "files")
-    tree = scan(job.raw)
+    tree = raw_tree(job)
+    job.progress.start("download", len(tree.paths), "files")
     if not len(tree.paths):
         raise SourceError(f"{job.raw} holds no files; check `source` in params.yaml")
     table = inventory_table(tree)
