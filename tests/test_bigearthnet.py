@@ -25,8 +25,9 @@ from hypothesis import strategies as st
 from shardtrail.config import BigEarthNetParams
 from shardtrail.errors import ConfigError, SourceError
 from shardtrail.layouts import Assembly, Grouping, Layout
-from shardtrail.layouts.bigearthnet import S1_BANDS, S2_BANDS, BigEarthNet
+from shardtrail.layouts.bigearthnet import BigEarthNet
 from shardtrail.layouts.bigearthnet_classes import CLASSES_19, CLASSES_43, TO_19
+from shardtrail.layouts.bigearthnet_patch import S1_BANDS, S2_BANDS
 from shardtrail.layouts.checks import band_sums, read_tiff
 from shardtrail.samples import Rejected, Report, Unit
 
@@ -376,6 +377,7 @@ def test_sums_are_those_of_the_pixels(tree):
     assert (sums.low, sums.high) == (decibel(1).min(), decibel(1).max())
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=50), st.sampled_from(["i4", "i8"]))
 def test_wide_integers_are_summed_exactly(values, dtype):
     """No sum of squares wraps around."""
@@ -744,6 +746,18 @@ def test_whoever_stands_alone_is_named_with_the_partner(tree):
     assert "no corresponding_s2_patch" in built.detail(radar[4])
 
 
+def test_misnamed_copy_of_sentinel1_does_not_harm_the_pair(tree):
+    """It claims no partner and is rejected alone, for its name."""
+    tree.s2()
+    tree.s1()
+    tree.s1(folder=f"BigEarthNet-S1-v1.0/{S1} (copy)")
+
+    built = tree.build()
+
+    assert built.accepted == [S2]
+    assert built.reasons == {f"BigEarthNet-S1-v1.0/{S1} (copy)/{S1}": "bad_name"}
+
+
 def test_sentinel2_alone_takes_no_notice_of_sentinel1(tree):
     """With sensors s2, every Sentinel-2 patch is a sample and Sentinel-1 is neither used nor counted."""
     tree.s2(S2)
@@ -947,12 +961,12 @@ def test_v2_patch_without_a_row_is_refused(tree):
 def test_v2_unknown_label_is_refused(tree):
     """The tables' labels are held against the 19 names too."""
     tree.s2(V2, folder=V2_FOLDER)
-    tree.table("metadata.parquet", [v2_row(labels=["Discontinuous urban fabric"])])
+    tree.table("tables/metadata.parquet", [v2_row(labels=["Discontinuous urban fabric"])])
 
     built = tree.build()
 
     assert built.reasons == {V2: "unknown_label"}
-    assert built.rejected(V2).finding.path == "metadata.parquet"
+    assert built.rejected(V2).finding.path == "tables/metadata.parquet"
 
 
 def test_v2_without_what_it_needs_is_a_configuration_error(tree):

@@ -14,7 +14,8 @@ import rasterio
 from shardtrail.config import BigEarthNetParams
 from shardtrail.errors import ConfigError
 from shardtrail.layouts import Assembly
-from shardtrail.layouts.bigearthnet import S2_BANDS, BigEarthNet
+from shardtrail.layouts.bigearthnet import BigEarthNet
+from shardtrail.layouts.bigearthnet_patch import S2_BANDS
 from shardtrail.sample_data import make_sample_data
 
 GOLDEN = "2bc8dae887a12391b8431ef215226a68a612e65049d399922f69618684000284"

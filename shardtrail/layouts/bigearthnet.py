@@ -12,13 +12,11 @@ one with its Sentinel-1 partner; its id is the Sentinel-2 name.
 from __future__ import annotations
 
 import difflib
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import date
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Final
 
 import numpy as np
 
@@ -26,64 +24,25 @@ from shardtrail.config import BigEarthNetParams
 from shardtrail.errors import ConfigError
 from shardtrail.layouts import Assembly, Grouping
 from shardtrail.layouts.bigearthnet_classes import CLASSES_19, CLASSES_43, TO_19
-from shardtrail.layouts.bigearthnet_tables import (
-    METADATA_TABLES,
-    S1_NAME,
+from shardtrail.layouts.bigearthnet_patch import (
+    BANDS,
+    DTYPES,
+    S1_BANDS,
+    S2_BANDS,
     S2_NAME,
-    Row,
-    find_list,
-    read_names,
-    read_rows,
-    read_splits,
+    check_patch,
+    day_of,
+    in_order,
+    is_litter,
+    is_v2,
+    units_of_folder,
 )
-from shardtrail.layouts.checks import BadContent, band_sums, check_dtype, check_finite, read_json_object, read_tiff
-from shardtrail.samples import BandSums, Feature, Finding, Rejected, Report, Sample, Schema, SourceFile, Unit
-
-S2_BANDS: Final = {
-    "B01": 20,
-    "B02": 120,
-    "B03": 120,
-    "B04": 120,
-    "B05": 60,
-    "B06": 60,
-    "B07": 60,
-    "B08": 120,
-    "B8A": 60,
-    "B09": 20,
-    "B11": 60,
-    "B12": 60,
-}
-"""Sentinel-2 Level-2A bands in the order of the authors' scripts, and their pixels a side (60, 10 and 20 m)."""
-
-S1_BANDS: Final = {"VV": 120, "VH": 120}
-"""Sentinel-1 polarisations: backscatter in decibel at 10 m."""
-
-DECIBEL: Final = (-100.0, 60.0)
-"""Bounds of a backscatter in decibel; real patches were seen from -40 to +10."""
-
-PATCH_METRES: Final = 1200
-"""Side of a patch on the ground."""
-
-_BANDS: Final = {"s2": S2_BANDS, "s1": S1_BANDS}
-_DTYPES: Final = {"s2": "uint16", "s1": "float32"}
-_METADATA: Final = {"s2": "metadata", "s1": "metadata_s1"}
-_NAMES: Final = {"s2": S2_NAME, "s1": S1_NAME}
-_PARTS: Final = {
-    kind: {f"{band}.tif": band for band in bands} | {"labels_metadata.json": _METADATA[kind]}
-    for kind, bands in _BANDS.items()
-}
-_PART: Final = re.compile(
-    r"(?P<patch>.+)_(?P<part>"
-    + "|".join(sorted({re.escape(part) for parts in _PARTS.values() for part in parts}))
-    + ")"
-)
-_ROLES: Final = {role: place for place, role in enumerate((*S2_BANDS, *S1_BANDS, *_METADATA.values(), "unknown"))}
-"""Order of a sample's files: bands as in the schema, then label files."""
+from shardtrail.layouts.bigearthnet_tables import METADATA_TABLES, Row, find_list, read_names, read_rows, read_splits
+from shardtrail.layouts.checks import read_tiff
+from shardtrail.samples import Feature, Finding, Rejected, Report, Sample, Schema, SourceFile, Unit
 
 _KEPT_19: Final = {name: name for name in CLASSES_19}
 _KEPT_43: Final = {name: name for name in CLASSES_43}
-_LITTER: Final = {"thumbs.db", "desktop.ini", "__macosx", "@eadir"}
-_EPSG: Final = re.compile(r'AUTHORITY\["EPSG",\s*"(32[67][0-9]{2})"\]\s*\]\s*$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +63,7 @@ class _Lists:
     excluded: frozenset[str]
     splits: Mapping[str, str]
     used: bool
-    rows: Mapping[str, Row] = field(default_factory=dict)
+    rows: Mapping[str, Row]
 
     def names(self, patch: str) -> tuple[str, ...]:
         row = self.rows.get(patch)
@@ -158,7 +117,7 @@ class BigEarthNet:
         tables, ignored = [], 0
         for path, size in files:
             folder, _, name = path.rpartition("/")
-            if _is_litter(path) or name.endswith("_reference_map.tif"):
+            if is_litter(path) or name.endswith("_reference_map.tif"):
                 ignored += 1
             elif name in METADATA_TABLES or path in lists:
                 tables.append(path)
@@ -166,43 +125,14 @@ class BigEarthNet:
                 folders[folder].append((name, size))
         units: list[Unit] = []
         for folder, members in folders.items():
-            found = list(_units(folder, members))
+            found = list(units_of_folder(folder, members))
             units += found
             ignored += len(members) - sum(len(unit.files) for unit in found)
         return Grouping(tuple(sorted(units, key=lambda unit: unit.key)), tuple(sorted(tables)), ignored)
 
     def check(self, unit: Unit, contents: Mapping[str, bytes]) -> Report:
         """Decode every band of one patch and read its label file; see docs/quarantine.md for the reasons."""
-        faults = list(_check_files(unit))
-        sums: dict[str, BandSums] = {}
-        for file in unit.files:
-            if file.role in _BANDS[unit.kind]:
-                try:
-                    sums[file.role] = _check_band(file.role, unit.kind, contents[file.path])
-                except BadContent as bad:
-                    faults.append(Finding(bad.reason, file.path, f"{file.role}: {bad.detail}"))
-        faults += _zero_bands(unit, sums)
-
-        match = _NAMES[unit.kind].fullmatch(_patch_name(unit))
-        # A patch known under a wrong name has none: it must not stand for the one of that name.
-        facts: dict[str, Any] = {
-            "patch": "" if any(fault.reason == "bad_name" for fault in faults) else _patch_name(unit)
-        }
-        warnings: list[Finding] = []
-        metadata = next((file for file in unit.files if file.role == _METADATA[unit.kind]), None)
-        if metadata:
-            try:
-                labels = read_json_object(contents[metadata.path])
-                facts |= _read_facts(labels)
-                facts["region"], odd = _locate(labels)
-                warnings += [Finding("odd_coordinates", metadata.path, detail) for detail in odd]
-            except BadContent as bad:
-                faults.append(Finding(bad.reason, metadata.path, bad.detail))
-        elif unit.kind == "s2" and not (match and match["v2"]):
-            faults.append(
-                Finding("missing_labels", unit.key, f"expected {_patch_name(unit)}_labels_metadata.json, found none")
-            )
-        return Report(unit.key, unit.kind, unit.files, tuple(faults), tuple(warnings), facts, sums)
+        return check_patch(unit, contents)
 
     def assemble(self, reports: Iterable[Report], raw: Path, tables: Sequence[str]) -> Assembly:
         """Join patches with their partners, labels and official splits.
@@ -224,7 +154,9 @@ class BigEarthNet:
         s1, repeated_s1 = _set_repeated_aside(by_kind["s1"])
         claims: dict[str, list[Report]] = defaultdict(list)
         for report in s1:
-            claims[report.facts.get("partner") or partners.get(report.facts["patch"], "")].append(report)
+            partner = report.facts.get("partner") or partners.get(report.facts["patch"], "")
+            # A misnamed copy claims nothing, so that it does no harm to the original's pair.
+            claims[partner if report.facts["patch"] else ""].append(report)
         if self._options.sensors == "auto":
             self._sensors = (
                 "s1s2" if any(report.facts["patch"] in claims for report in s2 if report.facts["patch"]) else "s2"
@@ -248,7 +180,7 @@ class BigEarthNet:
         kinds = ("s2",) if self._sensors == "s2" else ("s2", "s1")
         return Schema(
             features=tuple(
-                Feature(band, _DTYPES[kind], (side, side)) for kind in kinds for band, side in _BANDS[kind].items()
+                Feature(band, DTYPES[kind], (side, side)) for kind in kinds for band, side in BANDS[kind].items()
             ),
             texts=("patch_name",) if self._sensors == "s2" else ("patch_name_s1", "patch_name_s2"),
             vocabulary=self.vocabulary,
@@ -268,14 +200,15 @@ class BigEarthNet:
             if file.role in bands
         }
 
-    def _metadata_tables(self, raw: Path, tables: Sequence[str]) -> list[Path]:
-        found = [raw / table for table in tables if Path(table).name in METADATA_TABLES]
-        named = [self._find(name, raw) for name in self._options.splits if name.endswith(".parquet")]
-        return list(dict.fromkeys(path.resolve() for path in (*found, *named)))
+    def _metadata_tables(self, raw: Path, tables: Sequence[str]) -> dict[Path, str]:
+        """v2's tables -> how they are called in findings: those in the source, then those named as split lists."""
+        found = {(raw / table).resolve(): table for table in tables if Path(table).name in METADATA_TABLES}
+        named = {self._find(name, raw).resolve(): name for name in self._options.splits if name.endswith(".parquet")}
+        return named | found
 
-    def _read_rows(self, by_kind: Mapping[str, Sequence[Report]], places: Sequence[Path]) -> dict[str, Row]:
+    def _read_rows(self, by_kind: Mapping[str, Sequence[Report]], places: Mapping[Path, str]) -> dict[str, Row]:
         names = {kind: [report.facts["patch"] for report in reports] for kind, reports in by_kind.items()}
-        v2 = next((name for name in names["s2"] if (match := S2_NAME.fullmatch(name)) and match["v2"]), "")
+        v2 = next(filter(is_v2, names["s2"]), "")
         if v2 and self._options.classes == 43:
             raise ConfigError(
                 f"bigearthnet.classes: 43 needs v1's label files; v2 patches such as {v2} have the 19 classes only"
@@ -314,13 +247,13 @@ class BigEarthNet:
         match = S2_NAME.fullmatch(patch)
         assert match is not None  # a name of another form is a fault of check
         row = lists.rows.get(patch)
-        acquired = _date(match)
+        acquired = day_of(match)
         texts = {"patch_name": patch}
         if candidate.s1:
             texts = {"patch_name_s1": candidate.s1.facts["patch"], "patch_name_s2": patch}
         return Sample(
             id=candidate.id,
-            files=_in_order(file for report in reports for file in report.files),
+            files=in_order(file for report in reports for file in report.files),
             labels=labels,
             split=lists.split(patch),
             attributes={
@@ -335,12 +268,11 @@ class BigEarthNet:
 
     def _labels(self, report: Report, rows: Mapping[str, Row]) -> tuple[tuple[str, ...], list[Finding]]:
         """Label names in vocabulary order, and what is wrong with them."""
-        match = S2_NAME.fullmatch(report.facts["patch"])
-        if match and match["v2"]:
-            row = rows.get(match.string)
+        if is_v2(report.facts["patch"]):
+            row = rows.get(report.facts["patch"])
             if row is None:
                 return (), [Finding("missing_row", report.unit, "no row of v2's metadata tables has this patch_id")]
-            path, given, known = row.table.name, row.labels, _KEPT_19
+            path, given, known = row.table, row.labels, _KEPT_19
         elif "labels" in report.facts:
             path = next(file.path for file in report.files if file.role == "metadata")
             given, known = tuple(report.facts["labels"]), TO_19 if self._options.classes == 19 else _KEPT_43
@@ -354,186 +286,6 @@ class BigEarthNet:
             held = f"none of its labels ({'; '.join(given)}) is among the {self._options.classes} classes"
             return (), [Finding("no_labels", path, held if given else "its list of labels is empty")]
         return tuple(name for name in self.vocabulary if name in names), []
-
-
-def _is_litter(path: str) -> bool:
-    """Hidden files and folders, and what file managers and GIS programs leave behind."""
-    return path.endswith(".aux.xml") or any(
-        part.startswith(".") or part.casefold() in _LITTER for part in path.split("/")
-    )
-
-
-def _units(folder: str, members: Sequence[tuple[str, int]]) -> Iterator[Unit]:
-    """The units of one folder: itself when it is named like a patch; otherwise what its files are named after."""
-    name = folder.rpartition("/")[2]
-    kind = next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(name)), "")
-    if kind:
-        yield _unit(folder, kind, folder, members)
-        return
-    patches: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for member in members:
-        match = _PART.fullmatch(member[0])
-        if match:
-            patches[match["patch"]].append(member)
-    for patch, files in patches.items():
-        kind = "s1" if any(file.endswith(tuple(f"_{band}.tif" for band in S1_BANDS)) for file, _ in files) else "s2"
-        yield _unit(folder if patch == name else f"{folder}/{patch}".lstrip("/"), kind, folder, files)
-
-
-def _unit(key: str, kind: str, folder: str, members: Sequence[tuple[str, int]]) -> Unit:
-    """Files in role order; what has no place in such a patch has the role ``unknown``."""
-    patch, parts = key.rpartition("/")[2], _PARTS[kind]
-    roles = {f"{patch}_{part}": role for part, role in parts.items()}
-    files = [SourceFile(roles.get(name, "unknown"), f"{folder}/{name}".lstrip("/"), size) for name, size in members]
-    return Unit(key, kind, _in_order(files))
-
-
-def _patch_name(unit: Unit) -> str:
-    return unit.key.rpartition("/")[2]
-
-
-def _date(match: re.Match[str]) -> str:
-    """The day of a patch name as an ISO date; empty where the calendar has no such day."""
-    digits = match["date"]
-    try:
-        return date(int(digits[:4]), int(digits[4:6]), int(digits[6:])).isoformat()
-    except ValueError:
-        return ""
-
-
-def _check_files(unit: Unit) -> Iterator[Finding]:
-    """Faults of names alone: the patch's, foreign files, missing bands."""
-    patch, folder = _patch_name(unit), unit.files[0].path.rpartition("/")[0]
-    match = _NAMES[unit.kind].fullmatch(patch)
-    sensor = {"s2": "Sentinel-2", "s1": "Sentinel-1"}[unit.kind]
-    if match is None or not _date(match):
-        yield Finding("bad_name", folder, f"{patch!r} is not the name of a {sensor} patch")
-    elif folder.rpartition("/")[2] != patch:
-        yield Finding("bad_name", folder, f"files of {patch} lie in a folder of another name; expected {patch}")
-    unknown = [file.path for file in unit.files if file.role == "unknown"]
-    if unknown:
-        names = ", ".join(path.rpartition("/")[2] for path in unknown[:3]) + (", ..." if len(unknown) > 3 else "")
-        yield Finding(
-            "unknown_file", unknown[0], f"{len(unknown)} with no place in the {sensor} patch {patch}: {names}"
-        )
-    present = {file.role for file in unit.files}
-    missing = [band for band in _BANDS[unit.kind] if band not in present]
-    if missing:
-        total = len(_BANDS[unit.kind])
-        yield Finding(
-            "missing_band",
-            folder,
-            f"{', '.join(missing)} missing: expected {total} bands, found {total - len(missing)}",
-        )
-
-
-def _check_band(band: str, kind: str, content: bytes) -> BandSums:
-    """Decode one band and sum it up.
-
-    Raises:
-        BadContent: it cannot be used.
-    """
-    side = _BANDS[kind][band]
-    array = read_tiff(content, (side, side))
-    check_dtype(array, _DTYPES[kind])
-    check_finite(array)
-    sums = band_sums(array)
-    if kind == "s1" and not _is_zero(sums):
-        _check_decibel(sums)
-    return sums
-
-
-def _check_decibel(sums: BandSums) -> None:
-    """Refuse linear power and digital numbers: a patch in decibel has values below zero."""
-    low, high = DECIBEL
-    if sums.low >= 0 or sums.low < low or sums.high > high:
-        raise BadContent(
-            "not_decibel",
-            f"expected decibel (some values below 0, all from {low:g} to {high:g}), "
-            f"found minimum {sums.low:g}, maximum {sums.high:g}",
-        )
-
-
-def _is_zero(sums: BandSums) -> bool:
-    return sums.low == 0 == sums.high
-
-
-def _zero_bands(unit: Unit, sums: Mapping[str, BandSums]) -> list[Finding]:
-    """Bands without data: one finding each, or one for the patch when every band is empty."""
-    zero = [file for file in unit.files if file.role in sums and _is_zero(sums[file.role])]
-    if len(zero) == len(_BANDS[unit.kind]):
-        return [Finding("all_zero", unit.key, f"every pixel of all {len(zero)} bands is 0")]
-    return [Finding("all_zero", file.path, f"every pixel of {file.role} is 0") for file in zero]
-
-
-def _read_facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Labels as written and, on Sentinel-1, the partner.
-
-    Raises:
-        BadContent: ``bad_json``, they are not of the kind that a label file holds.
-    """
-    labels, partner = metadata.get("labels"), metadata.get("corresponding_s2_patch", "")
-    if not isinstance(labels, list) or not all(_is_text(label) for label in labels):
-        raise BadContent("bad_json", f'expected "labels" to be a list of names, found {_shown(labels)}')
-    if not _is_text(partner):
-        raise BadContent("bad_json", f'expected "corresponding_s2_patch" to be a name, found {_shown(partner)}')
-    return {"labels": labels, "partner": partner}
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable()
-
-
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _locate(metadata: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Where a v1 patch lies, and what is odd about it.
-
-    Returns:
-        The 100 km square of its centre as ``<EPSG code>_<column>_<row>`` (such as ``32633_4_53``), empty where
-        unknown; and a sentence for everything that cannot be right.
-    """
-    odd = []
-    epsg = _EPSG.search(str(metadata.get("projection", "")))
-    if epsg is None:
-        odd.append("the projection does not end with the EPSG code of a UTM zone")
-    corners = metadata.get("coordinates")
-    corners = corners if isinstance(corners, dict) else {}
-    # Sentinel-1's files call the lower edge lly.
-    found = [corners.get(key) for key in ("ulx", "uly", "lrx", "lry" if "lry" in corners else "lly")]
-    metres = [corner for corner in found if _is_metres(corner)]
-    if len(metres) < 4:
-        return "", [*odd, f"expected corners in metres of UTM, found {_shown(corners)}"]
-    ulx, uly, lrx, lry = metres
-    if (lrx - ulx, uly - lry) != (PATCH_METRES, PATCH_METRES):
-        odd.append(
-            f"the corners span {lrx - ulx} m by {uly - lry} m, expected {PATCH_METRES} by {PATCH_METRES} "
-            f"(ulx {ulx}, uly {uly}, lrx {lrx}, lry {lry})"
-        )
-    odd += _odd_outline(metadata.get("geometry"))
-    if epsg is None:
-        return "", odd
-    half = PATCH_METRES // 2
-    return f"{epsg[1]}_{int(ulx + half) // 100_000}_{int(uly - half) // 100_000}", odd
-
-
-def _is_metres(value: object) -> TypeGuard[float]:
-    """A coordinate of a UTM zone: false eastings and northings are positive and below 10,000 km."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 10_000_000
-
-
-def _odd_outline(geometry: object) -> list[str]:
-    """A GeoJSON outline in degrees, which some tools add: no corner of a 1.2 km patch lies a degree from another."""
-    try:
-        corners = [(float(x), float(y)) for x, y, *_ in geometry["coordinates"][0]]  # type: ignore[index]
-        first = corners[0]
-    except (TypeError, ValueError, KeyError, IndexError):
-        return []
-    far = [corner for corner in corners if max(abs(corner[0] - first[0]), abs(corner[1] - first[1])) > 1]
-    return [f"the outline jumps from {first} to {far[0]} (longitude and latitude swapped?)"] if far else []
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -583,9 +335,8 @@ def _pair(s2: Sequence[Report], claims: Mapping[str, Sequence[Report]], tables: 
                 finding = Finding("ambiguous_partner", each.unit, detail)
                 yield _Candidate(_id(each), **{each.kind: each}, s2_name=patch, findings=(finding,))
         else:
-            detail = f"no Sentinel-1 patch in the source belongs to {_id(report)}"
-            finding = Finding("missing_partner", report.unit, detail)
-            yield _Candidate(_id(report), s2=report, s2_name=patch, findings=(finding,))
+            finding = Finding("missing_partner", report.unit, f"no Sentinel-1 patch in the source belongs to {patch}")
+            yield _Candidate(_id(report), s2=report, s2_name=patch, findings=(finding,) if patch else ())
     for patch, partners in claims.items():
         if patch and patch in claimed:
             continue
@@ -599,18 +350,16 @@ def _pair(s2: Sequence[Report], claims: Mapping[str, Sequence[Report]], tables: 
 
 
 def _why_alone(report: Report, patch: str, tables: bool) -> tuple[Finding, ...]:
+    """Why a Sentinel-1 report has no partner; nothing where its own faults say it."""
+    name, has_label_file = report.facts["patch"], any(file.role == "metadata_s1" for file in report.files)
+    if not name or (not patch and has_label_file and report.faults):
+        return ()
     if patch:
-        detail = f"{_id(report)} belongs to {patch}, which is not in the source"
+        detail = f"{name} belongs to {patch}, which is not in the source"
     elif tables:
-        detail = f"no row of metadata.parquet names {_id(report)} as s1_name"
-    elif any(file.role == "metadata_s1" for file in report.files):
-        if report.faults:
-            return ()  # its label file may be what is wrong
-        detail = f"the label file of {_id(report)} has no corresponding_s2_patch"
+        detail = f"no row of metadata.parquet names {name} as s1_name"
+    elif has_label_file:
+        detail = f"the label file of {name} has no corresponding_s2_patch"
     else:
-        return (Finding("missing_labels", report.unit, f"{_id(report)} has no label file, which names its partner"),)
+        return (Finding("missing_labels", report.unit, f"{name} has no label file, which names its partner"),)
     return (Finding("missing_partner", report.unit, detail),)
-
-
-def _in_order(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
-    return tuple(sorted(files, key=lambda file: (_ROLES[file.role], file.path)))

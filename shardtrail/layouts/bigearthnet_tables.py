@@ -6,14 +6,14 @@ v2's tables are Parquet files with one row a patch, labels and split included.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from shardtrail.errors import ConfigError, SourceError
+from shardtrail.layouts.bigearthnet_patch import S2_NAME
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,17 +22,6 @@ METADATA_TABLES: Final = frozenset(
     {"metadata.parquet", "metadata_for_patches_with_snow_cloud_or_shadow.parquet"},
 )
 """The names under which v2 publishes its tables."""
-
-S2_NAME: Final = re.compile(
-    r"S2[A-Z]_MSIL2A_(?P<date>[0-9]{8})T[0-9]{4,6}(?P<v2>_N[0-9]{4}_R[0-9]{3}_T(?P<tile>[0-9]{2}[A-Z]{3}))?"
-    r"_[0-9]{1,2}_[0-9]{1,2}"
-)
-"""A Sentinel-2 patch. The time is text: some names lack the hour's leading zero, one has second 61."""
-
-S1_NAME: Final = re.compile(
-    r"S1[A-Z]_IW_GRDH_1SDV_(?P<date>[0-9]{8})T[0-9]{4,6}_[0-9]{2}[A-Z]{3}_[0-9]{1,2}_[0-9]{1,2}"
-)
-"""A Sentinel-1 patch."""
 
 _SPLITS: Final = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 
@@ -48,7 +37,7 @@ class Row:
         country: English name.
         s1_name: its Sentinel-1 partner.
         v1_name: the Sentinel-2 name that v1 gave it.
-        table: the table's path as handed in.
+        table: how the table is called in findings.
     """
 
     patch: str
@@ -57,7 +46,7 @@ class Row:
     country: str
     s1_name: str
     v1_name: str
-    table: Path
+    table: str
 
 
 def find_list(name: str, folders: Iterable[Path]) -> Path:
@@ -140,8 +129,13 @@ def _read_table_splits(path: Path) -> list[tuple[str, str]]:
     ]
 
 
-def read_rows(paths: Sequence[Path], s2_names: Collection[str], s1_names: Collection[str]) -> dict[str, Row]:
+def read_rows(tables: Mapping[Path, str], s2_names: Collection[str], s1_names: Collection[str]) -> dict[str, Row]:
     """Rows of v2's tables by Sentinel-2 name: those of the given Sentinel-2 or Sentinel-1 patches only.
+
+    Args:
+        tables: each with how it is called in findings.
+        s2_names: patches wanted.
+        s1_names: patches wanted through their partner.
 
     Raises:
         SourceError: a file that is not such a table.
@@ -152,7 +146,7 @@ def read_rows(paths: Sequence[Path], s2_names: Collection[str], s1_names: Collec
     wanted = pc.field("patch_id").isin(pa.array(list(s2_names), pa.string()))
     wanted |= pc.field("s1_name").isin(pa.array(list(s1_names), pa.string()))
     rows = {}
-    for path in paths:
+    for path, called in tables.items():
         columns = ["patch_id", "labels", "split", "country", "s1_name", "s2v1_name"]
         for values in _read_table(path, columns, wanted).to_pylist():
             rows[values["patch_id"]] = Row(
@@ -162,7 +156,7 @@ def read_rows(paths: Sequence[Path], s2_names: Collection[str], s1_names: Collec
                 country=intern(values["country"] or ""),
                 s1_name=values["s1_name"] or "",
                 v1_name=values["s2v1_name"] or "",
-                table=path,
+                table=called,
             )
     return rows
 
