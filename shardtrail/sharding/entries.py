@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any, overload
 
 import numpy as np
@@ -20,8 +22,9 @@ from shardtrail.manifest import manifest_schema
 from shardtrail.samples import SourceFile
 from shardtrail.sharding.entry import RecordEntry, ShardCheck, ShardEntry, pack_records
 from shardtrail.sharding.receipts import read_receipt
+from shardtrail.stat_cache import Stat
 
-Digests = Callable[[Iterable[str]], Mapping[str, tuple[tuple[int, int, int, int], str]]]
+Digests = Callable[[Iterable[str]], Mapping[str, tuple[Stat, str]]]
 """``StatCache.digests``: paths -> {path: (stat, md5)} of the files that are known."""
 
 
@@ -82,7 +85,8 @@ class Entries(Sequence[tuple[str, ShardEntry]]):
         Raises:
             SourceChanged: the plan is of another manifest.
         """
-        self._job, self._plan, self._manifest = job, plan, manifest
+        self._job, self._plan = job, plan
+        self._manifest = manifest.select(["sample_id", "labels", "texts", "files"])
         self._shards, self._digests = shards, digests
         self._layout, self._schema = get_layout(job.config), manifest_schema(manifest)
         self._recorded = recorded_shards(job.folder)
@@ -113,19 +117,22 @@ class Entries(Sequence[tuple[str, ShardEntry]]):
         )
         return shard.address, entry
 
-    def _records(self, shard: PlannedShard) -> Iterable[RecordEntry]:
+    def _records(self, shard: PlannedShard) -> Iterator[RecordEntry]:
         rows = self._manifest.take(self._rows[shard.first : shard.first + shard.records])
-        columns = [rows[name].to_pylist() for name in ("sample_id", "labels", "texts", "files")]
-        paths = [file["path"] for files in columns[-1] for file in files]
-        known = self._digests(paths) if not self._job.full else {}
-        for sample_id, labels, texts, files in zip(*columns, strict=True):
-            yield RecordEntry(sample_id, tuple(labels), tuple(texts), tuple(_source(file, known) for file in files))
+        files = rows["files"].combine_chunks()
+        # By column: a Python object for every struct would take longer than all the rest.
+        roles, paths, sizes, md5s = (column.to_pylist() for column in files.flatten().flatten())
+        known = {} if self._job.full else self._digests(paths)
+        sources = map(partial(_source, known), roles, paths, sizes, md5s)
+        columns = (rows["sample_id"], rows["labels"], rows["texts"], pc.list_value_length(files))
+        for sample_id, labels, texts, count in zip(*(column.to_pylist() for column in columns), strict=True):
+            yield RecordEntry(sample_id, tuple(labels), tuple(texts), tuple(islice(sources, count)))
 
 
-def _source(file: Mapping[str, Any], known: Mapping[str, tuple[tuple[int, int, int, int], str]]) -> SourceFile:
+def _source(known: Mapping[str, tuple[Stat, str]], role: str, path: str, size: int, md5: str) -> SourceFile:
     """A manifest's file, with the stat that vouches for its digest, if one does."""
-    stat, md5 = known.get(file["path"], (None, ""))
-    return SourceFile(**file, stat=stat if md5 == file["md5"] else None)
+    stat, of_stat = known.get(path, (None, ""))
+    return SourceFile(role, path, size, md5, stat if of_stat == md5 else None)
 
 
 def _manifest_rows(plan: pa.Table, manifest: pa.Table) -> pa.Array:
