@@ -120,6 +120,7 @@ def test_two_versions_are_never_joined(server: Server, tmp_path: Path, validator
         {"Content-Range": "bytes 600000-1023999/1024001"},
         {"Content-Range": "bytes 600000-700000/1024000"},
         {"Content-Range": "nonsense"},
+        {"Content-Range": "bytes 600000-1023999/*", "ETag": '"v2"'},
     ],
 )
 def test_a_piece_that_does_not_fit_is_not_appended(server: Server, tmp_path: Path, headers: dict[str, str]) -> None:
@@ -318,6 +319,20 @@ def test_the_encoding_of_a_gz_file_is_its_own(server: Server, tmp_path: Path) ->
     assert fetch(server.url, tmp_path / "x.tar.gz", checksum=checksum, progress=Silent()).read_bytes() == body
 
 
+def test_not_modified_is_no_file(server: Server, tmp_path: Path) -> None:
+    """A 304 that nobody asked for is no empty file."""
+    server.quirk = lambda handler, number: handler.answer(304) or True
+    with pytest.raises(SourceError, match="304"):
+        fetch(server.url, tmp_path / "set.tar", progress=Silent())
+
+
+def test_a_folder_that_cannot_be_made(server: Server, tmp_path: Path) -> None:
+    """A target that cannot be written is the disk's fault, named as such."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match=r"set\.tar\.part cannot be written"):
+        fetch(server.url, tmp_path / "file" / "set.tar", progress=Silent())
+
+
 def test_a_web_page_is_no_archive(server: Server, tmp_path: Path) -> None:
     """A notice in HTML with status 200 is refused, its type and first bytes are shown, nothing is kept."""
     page = b"<html><h1>Quota exceeded</h1>" * 70
@@ -448,6 +463,8 @@ def test_names_and_addresses(tmp_path: Path) -> None:
     assert file_name("https://x/..") == file_name("https://x/") == "download"
     assert len(os.fsencode(file_name(f"https://x/{'日' * 300}.zip"))) <= 200
     assert shown("https://user:pw@host:8/a.zip?sig=1#2") == "https://host:8/a.zip?…"
-    for url in ("http://", "http://[::1/x"):
+    with pytest.raises(ConfigError):
+        file_name("http://[::1/x")
+    for url in ("http://", "http://[::1/x", "http://host:port/x"):
         with pytest.raises(ConfigError):
             fetch(url, tmp_path / "x", progress=Silent())

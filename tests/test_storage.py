@@ -291,6 +291,11 @@ def test_a_tree_that_someone_changed_is_unpacked_anew(tmp_path: Path) -> None:
         (job.raw / "a").unlink()
         write(job.raw, {"mine": b""})
         assert raw_tree(job).content_digest == whole.content_digest
+    (tmp_path / "set.tar").rename(tmp_path / "away.tar")
+    assert raw_tree(job).content_digest == whole.content_digest  # reproducing needs the tree only
+    with pytest.raises(SourceError, match="put it back"):
+        materialise(job_of(tmp_path / "work", "../set.tar"))
+    (tmp_path / "away.tar").rename(tmp_path / "set.tar")
     shutil.rmtree(job.raw)
     assert raw_tree(job).content_digest == whole.content_digest
 

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import httpx
 
-from shardtrail.errors import ConfigError, SourceError, StoreUnavailable
+from shardtrail.errors import ConfigError, PipelineError, SourceError, StoreUnavailable
 from shardtrail.files import sync_folder, to_json, write_atomic
 from shardtrail.progress import Progress
 from shardtrail.storage.local import file_digest
@@ -102,7 +102,12 @@ def fetch(url: str, target: Path, *, checksum: str = "", progress: Progress) -> 
         StoreUnavailable: no answer, or none of use, in ``ATTEMPTS`` attempts or ``PATIENCE_SECONDS``. What was
             transferred is kept and the next call goes on from there.
     """
-    checksum = checksum.lower()
+    part = target.with_name(f"{target.name}.part")
+    with _disk_errors(part):
+        return _fetch(url, target, part, checksum.lower(), progress)
+
+
+def _fetch(url: str, target: Path, part: Path, checksum: str, progress: Progress) -> Path:
     algorithm = checksum.partition(":")[0]
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
@@ -111,7 +116,6 @@ def fetch(url: str, target: Path, *, checksum: str = "", progress: Progress) -> 
                 return target
         elif (known := origin(target)) and not changed(url, known):
             return target
-    part = target.with_name(f"{target.name}.part")
     started_over = False
     while True:
         in_one_go = _complete(url, part, progress)
@@ -174,16 +178,27 @@ def changed(url: str, known: Origin) -> bool:
 
 def file_name(url: str) -> str:
     """The name to keep a fetched file under: the last part of the address's path, made safe."""
-    name = unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2])
+    name = unquote(_split(url).path.rstrip("/").rpartition("/")[2])
     name = re.sub(r"[^\w.+@=,-]", "_", name).lstrip(".")
     return name.encode()[-200:].decode(errors="ignore") or "download"
 
 
 def shown(url: str) -> str:
     """An address for messages: without user, password, fragment and the query's content, which may hold secrets."""
-    parts = urlsplit(url)
+    parts = _split(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}{'?…' if parts.query else ''}"
+
+
+@contextlib.contextmanager
+def _disk_errors(part: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, PipelineError):
+            raise
+        what = "the disk is full; free some space" if error.errno == errno.ENOSPC else error.strerror
+        raise SourceError(f"{part} cannot be written: {what}. What was fetched is kept; then run again") from error
 
 
 class _Again(Exception):
@@ -255,13 +270,15 @@ def _attempt(client: httpx.Client, url: str, part: Path, patience: _Patience, pr
     with _answer(client, url, headers) as response:
         encoded = _is_encoded(response, part)
         now = _describe(url, response, encoded)
+        length = now.length
         if response.status_code == 416:
-            if offset and now.length == offset:
+            if offset and length == offset:
                 return False
             _discard(part)
             raise _Again(f"the server has nothing from byte {offset} on")
         if response.status_code == 206:
-            if known is None or encoded or known.differs(now) or not _starts_at(offset, response):
+            length = length or (known.length if known else None)
+            if known is None or length is None or encoded or known.differs(now) or not _starts_at(offset, response):
                 _discard(part)
                 raise _Again("the server sent a piece that does not continue what was fetched")
         else:
@@ -269,11 +286,11 @@ def _attempt(client: httpx.Client, url: str, part: Path, patience: _Patience, pr
             _discard(part)
             write_atomic(_origin_file(part), to_json(dataclasses.asdict(now)))
             offset = 0
-        size = _append(response, part, offset, now.length, encoded, patience, progress)
-    if now.length is not None and size != now.length:
-        if size > now.length:
+        size = _append(response, part, offset, length, encoded, patience, progress)
+    if length is not None and size != length:
+        if size > length:
             _discard(part)
-        raise _Again(f"the transfer ended at byte {size} of {now.length}")
+        raise _Again(f"the transfer ended at byte {size} of {length}")
     return offset == 0
 
 
@@ -295,16 +312,12 @@ def _append(
     size = offset
     # No block size given: httpx would drop what it has of a block when the connection breaks.
     blocks = response.iter_bytes() if encoded else response.iter_raw()
-    try:
-        with part.open("ab", buffering=_BLOCK) as file:
-            for block in blocks:
-                file.write(block)
-                size += len(block)
-                patience.reached(size)
-                progress.advance(len(block))
-    except OSError as error:
-        hint = "the disk is full; free some space" if error.errno == errno.ENOSPC else error.strerror
-        raise SourceError(f"{part} cannot be written: {hint}. What was fetched is kept; then run again") from error
+    with part.open("ab", buffering=_BLOCK) as file:
+        for block in blocks:
+            file.write(block)
+            size += len(block)
+            patience.reached(size)
+            progress.advance(len(block))
     progress.finish(f"{size} bytes in {part.parent}")
     return size
 
@@ -385,7 +398,8 @@ def _answer(client: httpx.Client, url: str, headers: dict[str, str]) -> Iterator
 
 def _check_status(url: str, response: httpx.Response) -> None:
     status = response.status_code
-    if status in (200, 206, 416) or (status == 304 and "if-range" not in response.request.headers):
+    asked = response.request.headers
+    if status in (200, 206, 416) or (status == 304 and ("if-none-match" in asked or "if-modified-since" in asked)):
         return
     if status in _TRANSIENT_STATUS:
         raise _Again(f"status {status}", _retry_after(response))
@@ -444,9 +458,16 @@ def _root_cause(error: BaseException) -> BaseException:
 
 def _address(url: str) -> str:
     """What tells addresses apart: all but user, password and fragment, hashed."""
-    parts = urlsplit(url)
+    parts = _split(url)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
     return hashlib.sha256(bare.encode()).hexdigest()
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"source: the address cannot be read: {error}") from error
 
 
 def _origin_file(file: Path) -> Path:

@@ -165,6 +165,8 @@ def _from_file(job: Job) -> None:
             f"source: {job.config.source}/"
         )
     if not archive.exists():
+        if job.reproduce and _load(job):
+            return
         kept = f", or go on with what was unpacked: source: {job.folder.relative(job.raw)}" if job.raw.exists() else ""
         raise SourceError(f"source: {archive} does not exist; put it back, correct `source` in params.yaml{kept}")
     _take(job, archive)
