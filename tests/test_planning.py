@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -342,20 +343,23 @@ def test_no_sample_no_shard():
 
 def test_the_plan_is_the_same_in_any_process(tmp_path):
     """Hash seed, locale, time zone and working folder do not matter."""
+    pq.write_table(manifest(patches(200)), tmp_path / "manifest.parquet")
     script = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_planning import patches, plan_of
-for row in plan_of(patches(200), target_samples=20, group="region").to_pylist():
-    print(row)
+import pyarrow.parquet as pq
+from shardtrail.config import ShardParams
+from shardtrail.planning import make_plan
+from shardtrail.samples import Feature, Schema
+
+manifest = pq.read_table({str(tmp_path / "manifest.parquet")!r})
+print(make_plan(manifest, {SCHEMA!r}, ShardParams(group="region", target_samples=20)).to_pylist())
 """
-    outputs = set()
+    here = plan_of(patches(200), group="region", target_samples=20).to_pylist()
     for hash_seed, zone, folder in (("0", "UTC", "/"), ("1", "Asia/Kathmandu", str(tmp_path))):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "TZ": zone, "LC_ALL": "C"}
-        outputs.add(
-            subprocess.run([sys.executable, "-c", script], env=environment, cwd=folder, stdout=-1, check=True).stdout
-        )
-    assert len(outputs) == 1 and len(outputs.pop().splitlines()) == 200
+        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+        command = [sys.executable, "-c", script]
+        output = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True).stdout
+        assert output == f"{here}\n"
 
 
 def test_golden_plan():

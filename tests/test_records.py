@@ -36,7 +36,7 @@ ARRAYS = {
     "B02": np.array([[0, 1, 127], [128, 16384, 65535]], np.uint16),
     "VV": np.array([[-12.5, 0.25], [-40.1, 9.75]], np.float32),
 }
-TEXTS = {"patch_name_s1": "S1A_1", "patch_name_s2": "S2A_1"}
+TEXTS = ("S1A_1", "S2A_1")
 
 GOLDEN = {
     "raw": "dbd8b413d314bfbafddee6a075f08c8b14288d028f6810f7c8bfb507f020fb4c",
@@ -141,7 +141,7 @@ def test_integers_of_any_width_are_the_same_list(dtype):
 def test_raw_bytes_are_little_endian_and_row_by_row():
     """A big-endian, transposed view is stored as its values say, not as its memory lies."""
     odd = {"B02": np.asfortranarray(ARRAYS["B02"].astype(">u2")), "VV": ARRAYS["VV"].T.copy().T}
-    assert encode_sample(SCHEMA, "raw", "S2A_1", [0, 2], ["S1A_1", "S2A_1"], odd) == encode("raw")
+    assert encode_sample(SCHEMA, "raw", "S2A_1", [0, 2], TEXTS, odd) == encode("raw")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_record_beyond_protobufs_limit_is_refused_before_it_is_built():
     """An untouched array of 2 GiB costs no memory; the refusal names sample and size."""
     huge = Schema((Feature("image", "uint8", (2**31,)),), (), ())
     with pytest.raises(ShardError, match=r"sample tile-7: its record would hold 21474\d+ bytes"):
-        encode_sample(huge, "raw", "tile-7", [], {}, {"image": np.zeros(2**31, np.uint8)})
+        encode_sample(huge, "raw", "tile-7", [], (), {"image": np.zeros(2**31, np.uint8)})
     assert MAX_PAYLOAD_BYTES < 2**31
 
 
@@ -175,7 +175,7 @@ def test_a_schema_that_cannot_be_stored_is_refused():
         (SCHEMA, "zip", "known: raw, int64"),
     ]:
         with pytest.raises(ConfigError, match=text):
-            encode_sample(schema, encoding, "a", [], {}, {})
+            encode_sample(schema, encoding, "a", [], (), {})
 
 
 def test_decoding_takes_what_protobuf_takes():

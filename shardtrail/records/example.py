@@ -13,7 +13,7 @@ Source: ``tensorflow/core/example/example.proto`` and ``feature.proto``; the pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -46,7 +46,7 @@ def encode_sample(
     encoding: str,
     sample_id: str,
     label_indices: Sequence[int],
-    texts: Mapping[str, str] | Sequence[str],
+    texts: Sequence[str],
     arrays: Mapping[str, Array],
 ) -> bytes:
     """One sample as the payload of a record.
@@ -57,7 +57,7 @@ def encode_sample(
             floats as ``float_list``, with BigEarthNet's own label keys).
         sample_id: stored as ``sample_id``.
         label_indices: places in ``schema.vocabulary``, stored as ``labels`` and by name as ``label_names``.
-        texts: by name, or in the order of ``schema.texts``.
+        texts: in the order of ``schema.texts``.
         arrays: by feature name, each of its feature's dtype and shape.
 
     Raises:
@@ -65,11 +65,10 @@ def encode_sample(
         ShardError: an array is absent or not as declared, or the record would be too large; names the sample.
     """
     layout = _record_layout(schema, encoding)
-    by_name = texts if isinstance(texts, Mapping) else dict(zip(schema.texts, texts, strict=True))
     strings: dict[str, list[bytes]] = {
         "sample_id": [sample_id.encode()],
         "label_names": [schema.vocabulary[index].encode() for index in label_indices],
-        **{name: [by_name[name].encode()] for name in schema.texts},
+        **{name: [text.encode()] for name, text in zip(schema.texts, texts, strict=True)},
     }
     integers: dict[str, Sequence[int]] = {"labels": label_indices}
     if layout.label_key:
@@ -100,7 +99,7 @@ def encode_example(features: Mapping[str, Sequence[bytes] | Array]) -> bytes:
     Args:
         features: by name; byte strings, or a one-dimensional array: floating (stored as float32) or integer.
     """
-    entries = b"".join(encode_feature(name, features[name]) for name in _sorted(features))
+    entries = b"".join(encode_feature(name, features[name]) for name in sorted(features))
     return b"\x0a" + _varint(len(entries)) + entries
 
 
@@ -108,11 +107,11 @@ def encode_feature(name: str, values: Sequence[bytes] | Array) -> bytes:
     """One entry of an Example's feature map."""
     if not isinstance(values, np.ndarray):
         body = b"".join(_delimited(1, value) for value in values)
-        return b"".join(_entry_head(name, _BYTES, len(body))) + body
+        return _entry_head(name, _BYTES, len(body)) + body
     floating = np.issubdtype(values.dtype, np.floating)
     packed = values.astype("<f4", copy=False).tobytes() if floating else _pack_varints(values).tobytes()
     head = b"\x0a" + _varint(len(packed)) if packed else b""
-    return b"".join(_entry_head(name, _FLOAT if floating else _INT64, len(head) + len(packed))) + head + packed
+    return _entry_head(name, _FLOAT if floating else _INT64, len(head) + len(packed)) + head + packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class _ArrayLayout:
 
 @dataclass(frozen=True, slots=True)
 class _RecordLayout:
-    """All that is the same in every record of a schema."""
+    """All that is the same in every record of a schema; ``names`` by code point, which is the order of their bytes."""
 
     names: tuple[str, ...]
     arrays: Mapping[str, _ArrayLayout]
@@ -146,14 +145,14 @@ def _record_layout(schema: Schema, encoding: str) -> _RecordLayout:
         feature.name: _ArrayLayout(feature, _raw_encoder(feature) if encoding == "raw" else _list_encoder(feature))
         for feature in schema.features
     }
-    return _RecordLayout(tuple(_sorted(names)), arrays, label_key)
+    return _RecordLayout(tuple(sorted(names)), arrays, label_key)
 
 
 def _raw_encoder(feature: Feature) -> Callable[[Array], list[Any]]:
     """The array's own memory behind a head that is the same in every record: no copy but the final join."""
     little_endian = np.dtype(feature.dtype).newbyteorder("<")
     value_head = b"\x0a" + _varint(feature.nbytes)
-    head = b"".join(_entry_head(feature.name, _BYTES, len(value_head) + feature.nbytes)) + value_head
+    head = _entry_head(feature.name, _BYTES, len(value_head) + feature.nbytes) + value_head
 
     def encode(array: Array) -> list[Any]:
         return [head, np.ascontiguousarray(array, dtype=little_endian)]
@@ -185,18 +184,13 @@ def _declared(feature: Feature, arrays: Mapping[str, Array], sample_id: str) -> 
     return array
 
 
-def _sorted(names: Iterable[str]) -> list[str]:
-    """In the byte order of their UTF-8 form, which is the order of code points."""
-    return sorted(names)
-
-
-def _entry_head(name: str, kind: int, list_length: int) -> tuple[bytes, ...]:
+def _entry_head(name: str, kind: int, list_length: int) -> bytes:
     """What precedes the content of a list: map entry, key, feature and list, each with its length."""
     key = _delimited(1, name.encode())
     list_head = bytes([kind << 3 | 2]) + _varint(list_length)
     feature_head = b"\x12" + _varint(len(list_head) + list_length)
     entry_length = len(key) + len(feature_head) + len(list_head) + list_length
-    return b"\x0a", _varint(entry_length), key, feature_head, list_head
+    return b"\x0a" + _varint(entry_length) + key + feature_head + list_head
 
 
 def _delimited(field: int, content: bytes) -> bytes:
