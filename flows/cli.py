@@ -182,7 +182,11 @@ def sample_data(
     from shardtrail.sample_data import make_sample_data
 
     made = make_sample_data(_State.root / folder, samples=samples, seed=seed, progress=progress())
-    out.print(made.summary, markup=False)
+    out.print(
+        f"{made.samples:,} patches in {made.root} ({made.written:,} written), {len(made.broken)} broken on purpose"
+    )
+    for name, reason in made.broken:
+        out.print(f"  {name}: {reason}", markup=False)
 
 
 @app.command()

@@ -24,6 +24,7 @@ def run_pipeline(root: Path, config: Config, until: str, only: tuple[str, ...], 
         PipelineError: what made a flow fail.
     """
     began = time.monotonic()
+    registered = ""
     folder = Folder(root.resolve())
     # Prefect's log goes to its server; the terminal shows our progress and one summary.
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
@@ -39,11 +40,13 @@ def run_pipeline(root: Path, config: Config, until: str, only: tuple[str, ...], 
             if digest and until not in _DATA:
                 from flows.train import train
 
-                _outcome(train(str(folder.root), "train" if until == "train" else "record", return_state=True))
+                registered = _outcome(
+                    train(str(folder.root), "train" if until == "train" else "record", return_state=True)
+                )
         finally:
             _deliver()
             settle(address)
-    show.summary(open_job(folder.root), until, time.monotonic() - began)
+    show.summary(open_job(folder.root), registered, time.monotonic() - began)
 
 
 def _outcome(state: Any) -> Any:

@@ -175,47 +175,40 @@ def inspect(folder: Folder, shard: str, record: int | None, as_json: bool) -> No
         out.print(f"{key:25} {value}", markup=False)
 
 
-def summary(job: Job, until: str, seconds: float) -> None:
-    """What a run came to and where it lies."""
+def summary(job: Job, registered: str, seconds: float) -> None:
+    """What a run came to and where it lies; ``registered`` is the model as ``name/version``."""
     folder = job.folder
-    if until in ("hash", "train", "register") and folder.dataset.exists():
+    if folder.dataset.exists():
         dataset = load_dataset(folder.dataset)
-        table(
-            [
-                {"split": name, **{k: v for k, v in entry.items() if k != "digest"}}
-                for name, entry in dataset.splits.items()
-            ]
-        )
+        rows = dataset.splits.items()
+        table([{"split": name, **{key: row[key] for key in ("shards", "records", "bytes")}} for name, row in rows])
         books(dict(dataset.samples))
         if dataset.samples.get("quarantined"):
             out.print(f"         reasons: {folder.relative(folder.quarantine)}")
         out.print(f"dataset  {dataset.digest}  {folder.relative(folder.dataset)}")
-    if until in ("train", "register") and folder.metrics.exists():
-        _metrics(json.loads(folder.metrics.read_bytes()))
-    if until == "register":
-        _registered(job)
+    if registered:
+        _scores(json.loads(folder.metrics.read_bytes()))
+        _registered(job, registered)
     err.print(f"done in {seconds:.0f} s")
 
 
-def _metrics(values: dict[str, Any]) -> None:
-    flat = {key: value for key, value in values.items() if isinstance(value, int | float)}
-    names = [key.removesuffix("_constant") for key in flat if key.endswith("_constant")]
-    table(
-        [{"metric": n, "model": f"{flat[n]:.3f}", "constant predictor": f"{flat[n + '_constant']:.3f}"} for n in names]
-    )
+def _scores(metrics: dict[str, float]) -> None:
+    """Each score beside that of the best constant prediction."""
+    rows = []
+    for key, value in metrics.items():
+        split, _, name = key.partition("/")
+        constant = metrics.get(f"{split}/constant_{name}")
+        if constant is not None:
+            row = {"split": split, "score": name.replace("_", " "), "model": f"{value:.3f}"}
+            rows.append(row | {"constant predictor": f"{constant:.3f}"})
+    table(rows)
 
 
-def _registered(job: Job) -> None:
-    from shardtrail.tracking.registry import latest_version
-
-    version = latest_version(job)
-    if version is None:
-        return
+def _registered(job: Job, registered: str) -> None:
     place = "" if job.folder.root == Path.cwd() else f" -C {job.folder.root}"
     out.print(
-        f"model    {version.name} version {version.version} (alias candidate), run {version.run_id}\n"
-        f"trace    shardtrail{place} trace model {version.name} --json\n"
-        f"MLflow   shardtrail{place} ui mlflow\n"
-        f"Prefect  shardtrail{place} ui prefect",
+        f"model    {registered}  {job.folder.relative(job.folder.models)}/  {job.folder.relative(job.folder.plots)}/\n"
+        f"trace    shardtrail{place} trace model {registered} --json\n"
+        f"pages    shardtrail{place} ui prefect    shardtrail{place} ui mlflow",
         markup=False,
     )
