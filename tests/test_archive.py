@@ -3,6 +3,7 @@
 import gzip
 import stat
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -178,6 +179,48 @@ def test_a_damaged_header_is_not_the_end(tmp_path: Path) -> None:
     content[1024 + 5] ^= 0xFF
     archive.write_bytes(content)
     refused(archive, "header", "'a'")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(["pax", "gnu", "zip"]),
+    flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4),
+)
+def test_damage_anywhere_is_a_named_error(kind: str, flips: list[tuple[float, int]]) -> None:
+    """Whichever bytes are flipped: a whole tree with all files, or an error that names the archive and no tree."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive, target = Path(folder) / "a", Path(folder) / "target"
+        files = {"set/one": b"1" * 600, "set/" + "n" * 150: b"2", "three": b""}
+        if kind == "zip":
+            make_zip(archive, files)
+        else:
+            make_tar(archive, format=tarfile.GNU_FORMAT if kind == "gnu" else tarfile.PAX_FORMAT, files=files)
+        content = bytearray(archive.read_bytes())
+        for place, flip in flips:
+            content[int(place * len(content))] ^= flip
+        archive.write_bytes(content)
+        try:
+            unpack(archive, target, Silent())
+        except SourceError as error:
+            assert str(archive) in str(error)
+            assert not target.exists()
+        else:
+            assert len(tree(target)) == len(files)
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_huge_header_is_not_read(tmp_path: Path, format: int) -> None:
+    """A name or attribute of megabytes, which would be read into memory as a whole, is refused."""
+    make_tar(tmp_path / "a.tar", format=format, files={"good": b"", "n" * (2 << 20): b""})
+    refused(tmp_path / "a.tar", "a header of 2097", "'good'")
+
+
+def test_a_chain_of_headers_is_refused(tmp_path: Path) -> None:
+    """Headers for headers without end are an error of the archive, not of the program."""
+    record = tarfile.TarInfo("x").create_pax_global_header({"comment": "x"})
+    make_tar(tmp_path / "a.tar", files={"good": b""})
+    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:512] + record * 2000 + b"\0" * 1024)
+    refused(tmp_path / "a.tar", "'good'")
 
 
 def test_joined_archives_are_refused(tmp_path: Path) -> None:

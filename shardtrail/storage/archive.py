@@ -270,6 +270,15 @@ def _decompressed(file: BinaryIO, begin: bytes) -> BinaryIO:
     return file
 
 
+_HEADER_TYPES = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
 class _BadHeader(Exception):
     """A tar header is damaged, or absent where the end mark should be."""
 
@@ -287,7 +296,7 @@ class _Member(tarfile.TarInfo):
             if not any(buf):
                 raise  # the end mark
             raise _BadHeader(f"no valid tar header ({error})") from error
-        if member.type not in tarfile.SUPPORTED_TYPES and member.size > _LONGEST_HEADER:
+        if member.type in _HEADER_TYPES and member.size > _LONGEST_HEADER:
             raise _BadHeader(f"a header of {member.size} bytes")
         return member
 
@@ -312,7 +321,7 @@ def _unpack_tar(archive: Path, tree: _Tree, progress: Progress) -> None:
                 stream.member = member.name
                 _add_tar_member(tree, tar, member)
             _check_end(stream, tar)
-        except (tarfile.TarError, _BadHeader) as error:
+        except (tarfile.TarError, _BadHeader, ValueError, ArithmeticError, LookupError, RecursionError) as error:
             raise stream.damaged(str(error)) from error
 
 
