@@ -37,6 +37,8 @@ from shardtrail.records.scan import read_record
 from shardtrail.stages.hash import hash_shards
 from shardtrail.stages.shard import shard, status
 
+pytest_plugins = ["build_fixtures"]
+
 BUILD = """
 import sys
 from pathlib import Path
@@ -207,7 +209,7 @@ def test_a_missing_raw_file_fails_its_shard_by_name(own, finished):
 
     lost.write_bytes(content)
     build = shard(own)
-    assert (build.written, build.kept) == (1, build.planned - 1)
+    assert (build.written, build.kept, build.complete) == (1, build.planned - 1, True)
     hash_shards(own)
     assert digests(own.folder.data) == digests(finished.folder.data)
 
@@ -310,7 +312,7 @@ def test_only_builds_what_it_names(own):
     name = plan["shard"][-1].as_py()
     build = shard(own, only=["train-00001", f"{name}.tfrecord"])
 
-    assert build.written == 2
+    assert (build.written, build.kept, build.complete) == (2, 0, False)
     found = status(own)
     assert found.done == 2
     assert len(found.missing) == found.planned - 2
@@ -376,8 +378,6 @@ def test_workers_load_nothing_heavy(finished):
 import sys
 from shardtrail.layouts.bigearthnet import BigEarthNet
 from shardtrail.sharding.write import build_shard
-
-pytest_plugins = ["build_fixtures"]
 print(sorted({"tensorflow", "keras", "prefect", "pandas", "pyarrow", "mlflow", "duckdb"} & set(sys.modules)))
 """
     ended = in_process(script)

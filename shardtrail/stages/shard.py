@@ -31,7 +31,7 @@ class Build:
     Attributes:
         planned: shards of the plan.
         written: shards whose bytes were written.
-        kept: shards that were there, verified by their receipts or by content.
+        kept: shards that were there, vouched for by their receipts or read and found right.
         digest: of the plan.
     """
 
@@ -90,12 +90,12 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
         plan = make_plan_table(job)
         shards = planned_shards(plan)
         wanted = _chosen(shards, only)
-        missing = [
-            shard
-            for shard in wanted
-            if not is_done(read_receipt(folder.receipts, shard.fingerprint), folder.shards, shard.records)
-        ]
-        built, failed = build_shards(job, plan, missing)
+        done = {
+            shard.address
+            for shard in shards
+            if is_done(read_receipt(folder.receipts, shard.fingerprint), folder.shards, shard.records)
+        }
+        built, failed = build_shards(job, plan, [shard for shard in wanted if shard.address not in done])
     if failed:
         again = " ".join(list(failed)[:5]) + (" …" if len(failed) > 5 else "")
         raise StageFailed(
@@ -104,7 +104,7 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
             f"What was built is kept. Mend the cause and run again, or these alone: shardtrail run --only {again}",
         )
     written = sum(one.written for one in built.values())
-    return Build(len(shards), written, len(wanted) - written, rows_digest(plan))
+    return Build(len(shards), written, len(done) + len(built) - written, rows_digest(plan))
 
 
 def make_plan_table(job: Job) -> pa.Table:
