@@ -17,7 +17,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from shardtrail.folder import Folder
 from shardtrail.job import Job
 from shardtrail.layouts import Layout, get_layout
 from shardtrail.manifest import manifest_table, read_table, rows_digest, stored_digest, write_table
-from shardtrail.samples import Finding, Rejected, Report, Sample, Unit
+from shardtrail.samples import Finding, Rejected, Report, Sample, SourceFile, Unit
 from shardtrail.stages.recorded import recorded_table
 from shardtrail.stages.scan_state import inventory_table, load_scan, read_state, save_scan
 from shardtrail.stat_cache import GRAIN_NS, StatCache, check_rules, discard, signature
@@ -155,7 +155,11 @@ def _with_stats(units: Sequence[Unit], tree: Scan) -> list[Unit]:
     """The units, their files with the scan's stats."""
     columns = (tree.size.tolist(), tree.mtime_ns.tolist(), tree.ctime_ns.tolist(), tree.inode.tolist())
     stats = dict(zip(tree.paths, zip(*columns, strict=True), strict=True))
-    return [replace(unit, files=tuple(replace(file, stat=stats[file.path]) for file in unit.files)) for unit in units]
+
+    def seen(file: SourceFile) -> SourceFile:
+        return SourceFile(file.role, file.path, file.size, file.md5, stats[file.path])
+
+    return [Unit(unit.key, unit.kind, tuple(map(seen, unit.files))) for unit in units]
 
 
 def _check(job: Job, layout: Layout, units: Sequence[Unit], cache: StatCache) -> None:

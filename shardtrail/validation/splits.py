@@ -35,7 +35,7 @@ def draw_splits(
             say(f"splits: fewer regions than splits ({wanted}), so they are drawn by sample; neighbours may leak")
     key = _region if by_region else _id
     if 0 < len(undecided) < wanted:
-        say(f"splits: {len(undecided)} samples are too few for {wanted} splits; all go to train")
+        say(f"splits: too few samples ({len(undecided)}) for {wanted} splits; all go to train")
     splits = assign({key(sample) for sample in undecided}, params)
     return [sample if sample.split else replace(sample, split=splits[key(sample)]) for sample in samples]
 
