@@ -33,6 +33,8 @@ from shardtrail.storage.local import printable
 _BLOCK = 1 << 20
 _RESERVE = 64 << 20  # bytes that unpacking leaves free on the disk
 _CODEC_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+# What the standard library's parsers let through, for bytes that no archiver writes.
+_PARSER_ERRORS = (ValueError, ArithmeticError, LookupError, RuntimeError, struct.error)
 _LONGEST_HEADER = 1 << 20  # bytes of a tar's header for a long name or for attributes: these are read as a whole
 
 
@@ -321,7 +323,7 @@ def _unpack_tar(archive: Path, tree: _Tree, progress: Progress) -> None:
                 stream.member = member.name
                 _add_tar_member(tree, tar, member)
             _check_end(stream, tar)
-        except (tarfile.TarError, _BadHeader, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        except (tarfile.TarError, _BadHeader, *_PARSER_ERRORS) as error:
             raise stream.damaged(str(error)) from error
 
 
@@ -358,7 +360,7 @@ def _unpack_zip(archive: Path, tree: _Tree, progress: Progress) -> None:
                 progress.advance(member.file_size)
     except PipelineError:
         raise
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, struct.error, *_CODEC_ERRORS) as error:
+    except (zipfile.BadZipFile, NotImplementedError, *_PARSER_ERRORS, *_CODEC_ERRORS) as error:
         if member is None:
             raise SourceError(
                 f"{archive} is damaged or cut short: a zip's list of contents, at its end, cannot be read ({error}); "
