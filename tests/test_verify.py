@@ -265,3 +265,11 @@ def test_nothing_to_verify_is_said(tmp_path):
     (tmp_path / "params.yaml").write_text("source: raw\n")
     with pytest.raises(ConfigError, match="shardtrail run --until hash"):
         verify(open_job(tmp_path))
+
+
+def test_an_edited_dataset_json_is_refused(built):
+    """A dataset.json whose digest does not fit its shards vouches for nothing."""
+    text = built.folder.dataset.read_text()
+    built.folder.dataset.write_text(text.replace(recorded(built).md5, "0" * 32))
+    with pytest.raises(ConfigError, match="was edited"):
+        verify(built)

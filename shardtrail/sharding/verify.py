@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from shardtrail.dataset import load_dataset
 from shardtrail.errors import ConfigError
 from shardtrail.folder import Folder
 from shardtrail.job import Job
 from shardtrail.manifest import read_table
 from shardtrail.sharding.build import build_shards
 from shardtrail.sharding.check import CheckedShard, check_shard
-from shardtrail.sharding.entries import planned_shards, recorded_shards, shard_check
+from shardtrail.sharding.entries import planned_shards, shard_check
 from shardtrail.sharding.entry import ShardCheck
 from shardtrail.sharding.lease import lease
 from shardtrail.sharding.receipts import Receipt, all_receipts, is_done
@@ -67,7 +68,7 @@ def verify(job: Job, deep: bool = False) -> Verification:
     """Check every shard of the plan and of dataset.json. Nothing is written.
 
     Raises:
-        ConfigError: there is neither plan nor dataset.json.
+        ConfigError: there is neither plan nor dataset.json, or dataset.json was edited.
     """
     folder = job.folder
     expected = _expected(folder)
@@ -131,7 +132,9 @@ def repair(job: Job, verification: Verification) -> tuple[str, ...]:
 
 def _expected(folder: Folder) -> list[ShardCheck]:
     """The shards of the plan, then those that only dataset.json names."""
-    recorded = recorded_shards(folder)
+    recorded = {}
+    if folder.dataset.exists():
+        recorded = {shard.fingerprint: shard for shard in load_dataset(folder.dataset).shards}
     checks = []
     if folder.plan.exists():
         plan = read_table(folder.plan)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shardtrail.errors import PipelineError, ShardError, SourceChanged, SourceError
-from shardtrail.files import sync_folder
+from shardtrail.files import sync_folder, write_atomic
 from shardtrail.records.example import encode_sample
 from shardtrail.records.framing import frame
 from shardtrail.records.index import format_index
@@ -54,10 +54,7 @@ def build_shard(entry: ShardEntry) -> Built:
     before = read_receipt(entry.receipts, entry.fingerprint)
     checked = check_shard(entry.check) if entry.check.shard.exists() else None
     if checked is not None and checked.index_only:
-        with _temporary(entry.check.index) as (temporary, file):
-            file.write(format_index(length for _, length in scan_records(entry.check.shard)))
-            _settle(file)
-            os.replace(temporary, entry.check.index)
+        write_atomic(entry.check.index, format_index(length for _, length in scan_records(entry.check.shard)))
         checked = check_shard(entry.check)
     if checked is None or checked.faults:
         return Built(write_shard(entry), written=True)
@@ -84,8 +81,8 @@ def write_shard(entry: ShardEntry) -> Receipt:
             if entry.check.md5 not in ("", md5):
                 raise ShardError(
                     f"the same raw files now give other bytes: md5 {md5}, recorded {entry.check.md5}. Use the versions "
-                    f"of shardtrail and its libraries that built it; to accept the new bytes, remove "
-                    f"{entry.receipts.name}/{entry.fingerprint}.json and data/dataset.json, then build again"
+                    f"of shardtrail and its libraries that built it; to accept the new bytes, remove .shardtrail/"
+                    f"receipts/{entry.fingerprint}.json and data/dataset.json, then build again"
                 )
             content = format_index(lengths)
             index_file.write(content)
@@ -94,9 +91,9 @@ def write_shard(entry: ShardEntry) -> Receipt:
             os.replace(index_tmp, index)
             os.replace(shard_tmp, shard)
         sync_folder(entry.check.shards)
+    except PipelineError:
+        raise
     except OSError as error:
-        if isinstance(error, PipelineError):
-            raise
         raise ShardError(f"it cannot be written to {entry.check.shards}: {error.strerror or error}") from error
     receipt = Receipt(
         shard=entry.check.name,
@@ -139,9 +136,9 @@ def _write_records(entry: ShardEntry, file: BinaryIO) -> tuple[str, list[int]]:
         lengths.append(sum(map(len, parts)))
     if faults:
         named = "; ".join(faults[:MOST_NAMED])
-        more = " or more" if len(faults) >= MOST_NAMED else ""
+        more = "; and perhaps more" if len(faults) >= MOST_NAMED else ""
         raise SourceChanged(
-            f"{min(len(faults), MOST_NAMED)}{more} raw files are not as they were validated: {named}. "
+            f"raw files are not as they were validated: {named}{more}. "
             "Restore them and run again, or take the change in: shardtrail run"
         )
     return digest.hexdigest(), lengths

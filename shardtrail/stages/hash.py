@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardtrail.dataset import Dataset, Shard, schema_from_json
-from shardtrail.errors import StageFailed
+from shardtrail.errors import ConfigError, StageFailed
 from shardtrail.files import write_atomic
 from shardtrail.job import Job
 from shardtrail.sharding.lease import lease
@@ -23,7 +23,7 @@ def hash_shards(job: Job) -> Dataset:
     where its stat is not that of its receipt, as after ``dvc checkout``.
 
     Raises:
-        ConfigError: there is no plan.
+        ConfigError: there is no plan, or no statistics.
         LeaseHeld: another process builds in this folder.
         StageFailed: shards are missing or damaged; each is named.
     """
@@ -37,7 +37,7 @@ def hash_shards(job: Job) -> Dataset:
         plan = read_table(folder.plan)
         shards = planned_shards(plan)
         receipts = _receipts(job, plan, shards)
-        statistics = json.loads(folder.statistics.read_bytes())
+        statistics = _statistics(job)
         dataset = Dataset(
             schema=schema_from_json(statistics["schema"]),
             encoding=job.config.shard.encoding,
@@ -50,6 +50,14 @@ def hash_shards(job: Job) -> Dataset:
         write_atomic(folder.dataset, dataset.to_json())
         make_view(folder, dataset)
     return dataset
+
+
+def _statistics(job: Job) -> Any:
+    try:
+        return json.loads(job.folder.statistics.read_bytes())
+    except (OSError, ValueError) as error:
+        path = job.folder.relative(job.folder.statistics)
+        raise ConfigError(f"{path} cannot be used ({error}); make it again: shardtrail run --until validate") from error
 
 
 def _shard(planned: PlannedShard, receipt: Receipt) -> Shard:
