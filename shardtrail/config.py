@@ -131,12 +131,13 @@ class TrainParams(Params):
     strategy: Literal["one_device", "mirrored"] = "one_device"
     replicas: int = Field(2, ge=1)
     """Devices under ``mirrored``; without GPUs, that many logical CPUs."""
-    epochs: int = Field(8, ge=1)
-    batch_size: int = Field(64, ge=1)
+    epochs: int = Field(12, ge=1)
+    batch_size: int = Field(16, ge=1)
     """Samples of a global batch; a multiple of ``micro_batches``."""
     micro_batches: int = Field(2, ge=1)
     """Parts that a global batch is computed in; a multiple of the replicas."""
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(3e-3, gt=0)
+    """The highest rate: it rises over the first steps and falls along a half cosine to zero."""
     weight_decay: float = Field(1e-4, ge=0)
     seed: int = 0
     checkpoint_steps: int = Field(100, ge=1)
