@@ -25,7 +25,7 @@ from shardtrail.config import load_config
 from shardtrail.dataset import Dataset, Shard, load_dataset
 from shardtrail.errors import ConfigError, StoreUnavailable
 from shardtrail.folder import Folder
-from shardtrail.tracking.membership import database, holders, pack_experiments, packs, quoted
+from shardtrail.tracking.membership import database, holders, make_table, pack_experiments, packs, quoted
 from shardtrail.tracking.registry import Version, all_versions, resolve_version
 from shardtrail.tracking.runs import COMMIT_TAG, DATASET_TAG
 from shardtrail.tracking.store import Store, open_store, store_exists
@@ -369,9 +369,8 @@ def _lineage(folder: Folder, uri: str) -> Iterator[_Lineage]:
 def _member_database(tables: Mapping[str, Path], scratch: Path) -> duckdb.DuckDBPyConnection:
     """DuckDB with the packs' rows as the view ``member``: the columns of a pack, and ``pack``."""
     connection = database(scratch)
-    connection.execute("CREATE TABLE pack (pack VARCHAR, filename VARCHAR)")
-    for pack, path in tables.items():
-        connection.execute("INSERT INTO pack VALUES (?, ?)", [pack, str(path)])
+    filenames = [str(path) for path in tables.values()]
+    make_table(connection, "pack", pack=("VARCHAR", list(tables)), filename=("VARCHAR", filenames))
     rows = f"read_parquet([{', '.join(quoted(path) for path in tables.values())}], filename=true)"
     connection.execute(
         f"CREATE VIEW member AS SELECT {_COLUMNS} FROM {rows} JOIN pack USING (filename)"
@@ -383,8 +382,12 @@ def _member_database(tables: Mapping[str, Path], scratch: Path) -> duckdb.DuckDB
 
 def _add_local(connection: duckdb.DuckDBPyConnection, folder: Folder, dataset: Dataset) -> None:
     """Have ``member`` hold the working folder's own records too."""
-    connection.execute("CREATE TABLE local_shard (fingerprint VARCHAR, md5 VARCHAR)")
-    connection.executemany("INSERT INTO local_shard VALUES (?, ?)", [[s.fingerprint, s.md5] for s in dataset.shards])
+    make_table(
+        connection,
+        "local_shard",
+        fingerprint=("VARCHAR", [shard.fingerprint for shard in dataset.shards]),
+        md5=("VARCHAR", [shard.md5 for shard in dataset.shards]),
+    )
     connection.execute("ALTER VIEW member RENAME TO recorded")
     connection.execute(
         f"""
@@ -411,16 +414,16 @@ def _recorded(store: Store, digest: str, into: Path) -> tuple[Dataset, dict[str,
 
 def _place(connection: duckdb.DuckDBPyConnection, dataset: Dataset, held: Mapping[str, str]) -> None:
     """Say where each shard stands in the plan and which pack's rows are its own; check that all are there."""
-    connection.execute(
-        "CREATE TABLE placed "
-        "(position BIGINT, fingerprint VARCHAR, pack VARCHAR, shard VARCHAR, split VARCHAR, records BIGINT)"
-    )
-    connection.executemany(
-        "INSERT INTO placed VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            [position, shard.fingerprint, held[shard.fingerprint], _stem(shard), shard.split, shard.records]
-            for position, shard in enumerate(dataset.shards)
-        ],
+    shards = dataset.shards
+    make_table(
+        connection,
+        "placed",
+        position=("BIGINT", range(len(shards))),
+        fingerprint=("VARCHAR", [shard.fingerprint for shard in shards]),
+        pack=("VARCHAR", [held[shard.fingerprint] for shard in shards]),
+        shard=("VARCHAR", [_stem(shard) for shard in shards]),
+        split=("VARCHAR", [shard.split for shard in shards]),
+        records=("BIGINT", [shard.records for shard in shards]),
     )
     differing = connection.execute(
         """

@@ -7,7 +7,7 @@ Each recorded dataset is one run, a *pack*, of the experiment ``<tracking.experi
     shards.json          {"format": 1, "shards": {fingerprint: id of the pack that holds its rows}}
 
 so that each distinct shard is stored once, and a night costs what changed. A pack counts only when its run is
-FINISHED. Columns of ``membership.parquet``, sorted by fingerprint and record: ``fingerprint`` [string],
+FINISHED. Columns of ``membership.parquet``, in the order of the manifest: ``fingerprint`` [string],
 ``md5`` [string, of the shard's file], ``record`` [int32], ``sample_id`` [string], ``digest`` [string, of the
 sample], ``files`` [list<struct<role, path: string, size: int64, md5: string>>].
 """
@@ -100,6 +100,12 @@ def database(scratch: Path) -> duckdb.DuckDBPyConnection:
     )
 
 
+def make_table(connection: duckdb.DuckDBPyConnection, name: str, **columns: tuple[str, Sequence[Any]]) -> None:
+    """A table from whole columns, ``name=(SQL type, values)``: row by row, many shards would take minutes."""
+    select = ", ".join(f"unnest(?::{kind}[]) AS {column}" for column, (kind, _) in columns.items())
+    connection.execute(f"CREATE TABLE {name} AS SELECT {select}", [list(values) for _, values in columns.values()])
+
+
 def quoted(path: Path) -> str:
     """A path as an SQL string."""
     return "'" + str(path).replace("'", "''") + "'"
@@ -136,20 +142,29 @@ def _held(store: Store, experiment: str, scratch: Path) -> dict[str, str]:
 
 
 def _write_rows(folder: Folder, shards: Sequence[Shard], target: Path, scratch: Path) -> None:
-    """Join plan and manifest for ``shards``, out of core, and check that every record is there."""
+    """Join plan and manifest for ``shards`` and check that every record is there.
+
+    The manifest, which holds the files, streams past a hash table of the plan's few columns; the optimizer may not
+    turn that round, nor may the rows be sorted: either would take gigabytes.
+    """
     with database(scratch) as connection:
-        connection.execute("CREATE TABLE wanted (fingerprint VARCHAR, md5 VARCHAR, records BIGINT)")
-        for shard in shards:
-            connection.execute("INSERT INTO wanted VALUES (?, ?, ?)", [shard.fingerprint, shard.md5, shard.records])
+        connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
+        make_table(
+            connection,
+            "wanted",
+            fingerprint=("VARCHAR", [shard.fingerprint for shard in shards]),
+            md5=("VARCHAR", [shard.md5 for shard in shards]),
+            records=("BIGINT", [shard.records for shard in shards]),
+        )
         connection.execute(
             f"""
             COPY (
-                SELECT fingerprint, md5, record, sample_id, plan.digest, files
-                FROM read_parquet({quoted(folder.plan)}) AS plan
-                JOIN wanted USING (fingerprint)
-                JOIN read_parquet({quoted(folder.manifest)}) AS manifest USING (sample_id)
-                WHERE plan.digest = manifest.digest
-                ORDER BY fingerprint, record
+                SELECT fingerprint, md5, record, sample_id, digest, files
+                FROM read_parquet({quoted(folder.manifest)})
+                JOIN (
+                    SELECT fingerprint, md5, record, sample_id, digest
+                    FROM read_parquet({quoted(folder.plan)}) JOIN wanted USING (fingerprint)
+                ) USING (sample_id, digest)
             ) TO {quoted(target)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROWS_A_GROUP})
             """
         )
