@@ -28,6 +28,9 @@ R = TypeVar("R")
 MOST_RUNS = 300
 """A burst of more task runs than a server's event queue can take is lost without a word."""
 
+AHEAD = 16
+"""Batches in flight; as many as the flow's task runner has threads."""
+
 
 class UnitsFailed(PipelineError, RuntimeError):
     """Units of one batch failed; ``transient`` if time may mend all of them."""
@@ -50,7 +53,7 @@ class _Batch:
     failed: dict[str, Outcome[Any]] = field(default_factory=dict)
 
 
-_batches: ContextVar[Sequence[_Batch]] = ContextVar("batches")
+_batch: ContextVar[_Batch] = ContextVar("batch")
 
 
 def is_transient(_task: object, _run: object, state: Any) -> bool:
@@ -68,9 +71,9 @@ def is_transient(_task: object, _run: object, state: Any) -> bool:
     retry_jitter_factor=0.5,
     retry_condition_fn=is_transient,
 )
-def run_batch(stage: str, units: str, number: int) -> None:
+def run_batch(stage: str, units: str) -> None:
     """Run one batch of a stage's units. Repeating is safe: a unit's name fixes its bytes."""
-    batch = _batches.get()[number]
+    batch = _batch.get()
     batch.failed.clear()
     missing = [unit for unit in batch.units if unit[0] not in batch.done]
     for outcome in run_units(stage, batch.function, missing, batch.executor):
@@ -90,41 +93,45 @@ def task_mapper(executor: Executor) -> Mapper:
     """The mapper that flows give to stages: every batch of units is one task run on ``executor``."""
 
     def mapper(stage: str, function: Callable[[U], R], units: Sequence[tuple[str, U]]) -> Iterator[Outcome[R]]:
-        if not units:
-            return
         outcomes: SimpleQueue[Outcome[Any]] = SimpleQueue()
-        batches = [_Batch(stage, function, part, executor, outcomes) for part in _parts(list(units))]
-        token = _batches.set(batches)
-        try:
-            futures = [run_batch.submit(stage, _name(batch.units), n) for n, batch in enumerate(batches)]
-        finally:
-            _batches.reset(token)
-        yield from _collect(futures, batches, outcomes)
+        parts = iter(_parts(len(units)))
+        running: dict[Any, _Batch] = {}
+        while True:
+            # Units may be made only when they are asked for, so few batches are held at a time.
+            while len(running) < AHEAD and (part := next(parts, None)) is not None:
+                batch = _Batch(stage, function, list(units[part]), executor, outcomes)
+                running[_submit(batch)] = batch
+            if not running:
+                return
+            settled = wait(list(running), timeout=0.2).done
+            while not outcomes.empty():
+                yield outcomes.get()
+            for future in settled:
+                yield from _unfinished(running.pop(future), future.state)
 
     return mapper
 
 
-def _collect(futures: list[Any], batches: list[_Batch], outcomes: SimpleQueue[Outcome[Any]]) -> Iterator[Outcome[Any]]:
-    """Outcomes as they come; what a batch did not report by its end is a failure by name."""
-    waiting = dict(zip(futures, batches, strict=True))
-    while waiting:
-        settled = wait(list(waiting), timeout=0.2)
-        while not outcomes.empty():
-            yield outcomes.get()
-        for future in settled.done:
-            batch = waiting.pop(future)
-            while not outcomes.empty():
-                yield outcomes.get()
-            for label, _ in batch.units:
-                if label not in batch.done:
-                    yield batch.failed.get(label) or Outcome(label, None, f"did not run: {future.state.message}")
+def _submit(batch: _Batch) -> Any:
+    token = _batch.set(batch)
+    try:
+        return run_batch.submit(batch.stage, _name(batch.units))
+    finally:
+        _batch.reset(token)
 
 
-def _parts(units: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
+def _unfinished(batch: _Batch, state: Any) -> Iterator[Outcome[Any]]:
+    """What a batch did not report by its end is a failure by name."""
+    for label, _ in batch.units:
+        if label not in batch.done:
+            yield batch.failed.get(label) or Outcome(label, None, f"did not run: {state.message}")
+
+
+def _parts(count: int) -> list[slice]:
     """At most ``MOST_RUNS`` batches of nearly equal length, order kept."""
-    count = min(len(units), MOST_RUNS)
-    bounds = [len(units) * n // count for n in range(count + 1)]
-    return [units[low:high] for low, high in itertools.pairwise(bounds)]
+    runs = min(count, MOST_RUNS)
+    bounds = [count * n // runs for n in range(runs + 1)]
+    return [slice(low, high) for low, high in itertools.pairwise(bounds)]
 
 
 def _name(units: Sequence[tuple[str, Any]]) -> str:
