@@ -229,21 +229,16 @@ def parameters(config: Config) -> dict[str, Any]:
     values = config.model_dump(
         mode="json", by_alias=True, exclude={"compute", "tracking", "record", "schedule", "check_sources"}
     )
-    cleaned: dict[str, Any] = json.loads(redact_values(values))
-    return cleaned
+    return {name: _redacted(value) for name, value in values.items()}
 
 
-def redact_values(values: Any) -> str:
-    """JSON of ``values`` with each string in it redacted."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, str):
-            return redact(value)
-        if isinstance(value, dict):
-            return {name: clean(entry) for name, entry in value.items()}
-        return [clean(entry) for entry in value] if isinstance(value, list) else value
-
-    return json.dumps(clean(values))
+def _redacted(value: Any) -> Any:
+    """JSON values with every string in them redacted."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {name: _redacted(inner) for name, inner in value.items()}
+    return [_redacted(inner) for inner in value] if isinstance(value, list) else value
 
 
 def environment() -> dict[str, Any]:
