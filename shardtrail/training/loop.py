@@ -2,7 +2,8 @@
 
 A global batch is computed in micro-batches. Their gradients are summed in pairs, in a fixed order, within a replica
 and then over replicas, before one update: so the weights do not depend on how the micro-batches are dealt out (bit
-for bit for one or two replicas; for more, equal numbers of replicas give equal bits).
+for bit for one or two replicas; for more, equal numbers of replicas give equal bits). TensorFlow's own kernels divide
+their work by the number of cores, so bits are those of a kind of machine.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def draw_classes(predictions: Predictions, vocabulary: Sequence[str], split: str
     axes.set_yticks(rows, [f"{_short(vocabulary[c])} ({support[c]})" for c in present], fontsize=8)
     axes.invert_yaxis()
     axes.set(xlim=(0, 1), title=f"Classes of {split} (samples)")
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside lower right", ncols=2)
     _save(figure, path)
 
 
