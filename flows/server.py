@@ -81,7 +81,9 @@ def prefect_pages(job: Job, port: int) -> None:
 
 def mlflow_pages(job: Job, port: int) -> None:
     """Serve MLflow's pages over the working folder's own database until Ctrl-C."""
-    uri = job.config.tracking.uri
+    from shardtrail.tracking.store import resolve_uri
+
+    uri = resolve_uri(job.config.tracking.uri, job.folder.root)
     if uri.startswith(("http://", "https://")):
         print(f"MLflow: {uri}")
         return
@@ -92,7 +94,13 @@ def mlflow_pages(job: Job, port: int) -> None:
     log = job.folder.logs / "mlflow-server.log"
     with log.open("ab") as output:
         server = subprocess.Popen(
-            command, cwd=job.folder.root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            cwd=job.folder.root,
+            env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     try:
         _await_health(server, f"http://127.0.0.1:{port}", log)

@@ -197,7 +197,7 @@ def _scores(metrics: dict[str, float]) -> None:
     rows = []
     for key, value in metrics.items():
         split, _, name = key.partition("/")
-        constant = metrics.get(f"{split}/constant_{name}")
+        constant = metrics.get(f"{key}_constant")
         if constant is not None:
             row = {"split": split, "score": name.replace("_", " "), "model": f"{value:.3f}"}
             rows.append(row | {"constant predictor": f"{constant:.3f}"})

@@ -59,6 +59,11 @@ class Folder:
         return self.data / "shards"
 
     @property
+    def retired(self) -> Path:
+        """Shards that no longer belong to the plan."""
+        return self.data / "retired"
+
+    @property
     def dataset(self) -> Path:
         return self.data / "dataset.json"
 

@@ -141,6 +141,7 @@ _DVCIGNORE = """\
 data/view
 data/unpacked
 data/download
+data/retired
 """
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from shardtrail.config import load_config
 from shardtrail.init import init
 from shardtrail.sample_data import make_sample_data
 from shardtrail.tracking.registry import all_versions
-from shardtrail.tracking.store import Store
+from shardtrail.tracking.store import open_store
 
 DATA = ("data/manifest.parquet", "data/plan.parquet", "data/shards", "data/dataset.json")
 
@@ -61,9 +62,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def versions(folder: Path) -> int:
-    from shardtrail.job import open_job
-
-    return len(all_versions(Store(open_job(folder))))
+    """Model versions in the folder's registry."""
+    with open_store(load_config(folder / "params.yaml").tracking.uri, folder) as store:
+        return len(all_versions(store))
 
 
 @pytest.mark.timeout(900)

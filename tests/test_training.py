@@ -91,7 +91,7 @@ def train_here(root: Path, progress: Steps | None = None, log=lambda values, ste
     """Train without a tracking server in a working folder that ``write_dataset`` made."""
     job = job_of(root, progress, **params)
     dataset = load_dataset(job.folder.dataset)
-    prepared = prepare(job, dataset, open_strategy(job.config.train))
+    prepared = prepare(job, dataset, job.folder.shards, open_strategy(job.config.train))
     return run_training(prepared, run_key(dataset, job.config.train), log)
 
 
@@ -239,7 +239,7 @@ def test_the_loss_is_the_mean_over_real_samples(tmp_path, samples):
     working_folder(tmp_path, {"train": [samples]})
     job = job_of(tmp_path)
     dataset = load_dataset(job.folder.dataset)
-    prepared = prepare(job, dataset, open_strategy(job.config.train))
+    prepared = prepare(job, dataset, job.folder.shards, open_strategy(job.config.train))
     expected = Predictor(prepared.model, prepared.parser, 4)(prepared.files["train"]).loss
     losses = []
 

@@ -35,7 +35,7 @@ def preview(job: Job) -> Preview:
     manifest = read_manifest(folder.manifest)
     plan = make_plan(manifest, manifest_schema(manifest), job.config.shard)
     built = read_table(folder.plan) if folder.plan.exists() else None
-    on_disk = {path.stem for path in folder.shards.glob("*.tfrecord")}
+    on_disk = {path.stem for place in (folder.shards, folder.retired) for path in place.glob("*.tfrecord")}
     return Preview(
         summary=summarise(plan),
         sizes=tuple(shard_table(plan)["bytes"].to_pylist()),

@@ -16,6 +16,7 @@ from shardtrail.files import canonical_json, to_json, write_atomic
 from shardtrail.job import Job
 from shardtrail.sharding.lease import lease
 from shardtrail.sharding.receipts import is_done, read_receipt
+from shardtrail.sharding.retire import retire, take_back
 from shardtrail.sharding.stale import remove_stale
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Status:
 def shard(job: Job, only: Sequence[str] = ()) -> Build:
     """Plan, compare the plan with the disk, and build what is missing.
 
-    Shards on disk that no plan names stay. A shard that is there without its receipt, as after
+    Shards that the plan does not name move to ``data/retired/``. A shard that is there without its receipt, as after
     ``dvc pull``, is checked to the last byte and kept if it is right.
 
     Args:
@@ -90,12 +91,16 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
         plan = make_plan_table(job)
         shards = planned_shards(plan)
         wanted = _chosen(shards, only)
+        names = {shard.name for shard in shards}
+        take_back(folder, names)
         done = {
             shard.address
             for shard in shards
             if is_done(read_receipt(folder.receipts, shard.fingerprint), folder.shards, shard.records)
         }
         built, failed = build_shards(job, plan, [shard for shard in wanted if shard.address not in done])
+        if len(done) + len(built) == len(shards):
+            retire(folder, names)
     if failed:
         again = " ".join(list(failed)[:5]) + (" …" if len(failed) > 5 else "")
         raise StageFailed(

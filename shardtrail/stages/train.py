@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shardtrail.dataset import load_dataset
 from shardtrail.job import Job
+from shardtrail.sharding.pin import pinned
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,17 @@ def train(job: Job) -> Trained:
     with quiet_start():
         from shardtrail.training.devices import open_strategy
         from shardtrail.training.run import prepare, run_training
-
-        prepared = prepare(job, dataset, open_strategy(job.config.train))
     from shardtrail.tracking.runs import training_run
 
-    with training_run(job, dataset, key=str(key)) as run:
-        outputs = run_training(prepared, key, run.log_metrics)
-        run.log_metrics(outputs.metrics, outputs.steps)
-        for picture in outputs.pictures:
-            run.log_picture(picture)
-        run.log_model(outputs.model)
+    with pinned(folder, dataset) as shards:
+        with quiet_start():
+            prepared = prepare(job, dataset, shards, open_strategy(job.config.train))
+        with training_run(job, dataset, key=str(key)) as run:
+            outputs = run_training(prepared, key, run.log_metrics)
+            run.log_metrics(outputs.metrics, outputs.steps)
+            for picture in outputs.pictures:
+                run.log_picture(picture)
+            run.log_model(outputs.model)
     note_finished(key, folder, run.id, outputs.files)
     trained = _trained(job, run.id)
     job.progress.finish(f"{trained.headline}; model in {folder.relative(trained.model)}")

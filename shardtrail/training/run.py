@@ -56,8 +56,8 @@ class Prepared:
     evaluated: tuple[str, ...]
 
 
-def prepare(job: Job, dataset: Dataset, strategy: tf.distribute.Strategy) -> Prepared:
-    """Build the model and check that all it needs is there.
+def prepare(job: Job, dataset: Dataset, shards: Path, strategy: tf.distribute.Strategy) -> Prepared:
+    """Build the model and check that all it needs is there; ``shards`` is the folder to read from.
 
     Raises:
         ConfigError: no training samples, or the model does not fit the dataset.
@@ -68,7 +68,7 @@ def prepare(job: Job, dataset: Dataset, strategy: tf.distribute.Strategy) -> Pre
     evaluated = tuple(split for split in ("validation", "test") if split in dataset.splits) or ("train",)
     if evaluated == ("train",):
         job.progress.say("train: no validation or test samples, so metrics are of the training samples themselves")
-    files = shard_files(dataset, job.folder.shards, sorted({"train", *evaluated}))
+    files = shard_files(dataset, shards, sorted({"train", *evaluated}))
     keras.backend.clear_session()
     keras.utils.set_random_seed(job.config.train.seed % 2**32)
     with strategy.scope():
