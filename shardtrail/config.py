@@ -284,6 +284,7 @@ def set_params(path: Path, assignments: Sequence[str]) -> Config:
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096
+    yaml.representer.add_representer(type(None), _null)
     before = _read(path)
     values = yaml.load(before)
     if not isinstance(values, dict):
@@ -314,6 +315,11 @@ def set_params(path: Path, assignments: Sequence[str]) -> Config:
         replacement.write_text(buffer.getvalue(), encoding="utf-8")
         os.replace(replacement, path)
     return config
+
+
+def _null(representer: Any, _: None) -> Any:
+    """``null``, where ruamel would leave the value out."""
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
 def _read(path: Path) -> str:

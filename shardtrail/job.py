@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,4 +46,6 @@ def open_job(root: Path, *, mapper: Mapper = serial_mapper, progress: Progress |
     """The job of a working folder, with the parameters of its ``params.yaml``."""
     folder = Folder(root.resolve())
     config = load_config(folder.params)
+    if str(folder.root) not in sys.path:
+        sys.path.append(str(folder.root))  # a layout or model of the user's own may lie beside its parameters
     return Job(folder, config, mapper, progress or Silent(), full=config.check_sources == "full")

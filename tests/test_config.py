@@ -1,0 +1,75 @@
+"""params.yaml: every fault at once, misspelt keys refused, --set all or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardtrail.config import Config, load_config, parse_config, set_params
+from shardtrail.errors import ConfigError
+from shardtrail.init import params_text
+
+
+def test_all_faults_are_reported_at_once_with_path_and_value() -> None:
+    """Three faults in three sections come in one error, each with the value found and a near key."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config("source: x\nshard: {target_mb: 64}\ntrain: {epochs: 0}\nvalidate: {split: {train: 0.5}}\n")
+    text = str(caught.value)
+    assert "shard.target_mb" in text and "(got 64); did you mean target_mib?" in text
+    assert "train.epochs" in text and "(got 0)" in text
+    assert "validate.split: train + validation + test must be 1 (got 0.7)" in text
+
+
+@pytest.mark.parametrize("text", ["", "- a", "source: [", "source: ''", "{}"])
+def test_unusable_files_are_configuration_errors(text: str) -> None:
+    """No parameters, no mapping, no YAML, no source: always a ConfigError."""
+    with pytest.raises(ConfigError):
+        parse_config(text)
+
+
+def test_the_written_params_hold_every_parameter_at_its_default() -> None:
+    """What `init` writes parses to the defaults, so that the file documents them truly."""
+    written = parse_config(params_text("raw", name="shardtrail", git_commit=False))
+    assert written == Config(source="raw")
+
+
+def test_set_writes_into_the_file_and_keeps_comments(tmp_path: Path) -> None:
+    """--set changes one value; comments and the other lines stay."""
+    params = tmp_path / "params.yaml"
+    params.write_text(params_text("raw"))
+    before = params.read_text().splitlines()
+    config = set_params(params, ["shard.target_samples=100", "shard.group=month"])
+    after = params.read_text().splitlines()
+    assert config == load_config(params)
+    assert (config.shard.target_samples, config.shard.group) == (100, "month")
+    changed = [line for line in after if line not in before]
+    assert len(before) == len(after) and len(changed) <= 3
+    assert sum("#" in line for line in after) == sum("#" in line for line in before)
+
+
+@pytest.mark.parametrize(
+    "assignment", ["shard.target_samples=none", "shard.nothing=1", "novalue", "=1", "shard.cut=[", "source=''"]
+)
+def test_a_bad_set_changes_nothing(tmp_path: Path, assignment: str) -> None:
+    """If one assignment cannot be used, none is written."""
+    params = tmp_path / "params.yaml"
+    params.write_text(params_text("raw"))
+    before = params.read_bytes()
+    with pytest.raises(ConfigError):
+        set_params(params, ["train.epochs=3", assignment])
+    assert params.read_bytes() == before
+
+
+def test_one_target_clears_the_other(tmp_path: Path) -> None:
+    """To set a target in samples takes back the one in MiB, since only one may be given."""
+    params = tmp_path / "params.yaml"
+    params.write_text(params_text("raw", target_mib=16))
+    assert set_params(params, ["shard.target_samples=100"]).shard.target_mib is None
+
+
+def test_where_it_runs_does_not_change_the_digest() -> None:
+    """Workers, tracking and schedule are no part of what decides the results."""
+    base = parse_config("source: x")
+    assert parse_config("source: x\ncompute: {workers: 3}\nschedule: {timezone: Asia/Tokyo}").digest() == base.digest()
+    assert parse_config("source: x\nshard: {seed: 1}").digest() != base.digest()

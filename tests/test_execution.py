@@ -1,0 +1,77 @@
+"""Workers: light, replaced when they die, gone with their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import worker_units
+from worker_units import Task
+
+from shardtrail.execution import process_pool, run_units
+
+
+def run(tasks: list[Task]) -> dict[str, str]:
+    with process_pool(2) as pool:
+        outcomes = list(run_units("test", worker_units.work, [(str(n), task) for n, task in enumerate(tasks)], pool))
+    assert len(outcomes) == len(tasks)
+    return {outcome.label: outcome.error for outcome in outcomes if outcome.error}
+
+
+def test_a_unit_that_raises_fails_alone() -> None:
+    """An exception that would not even pickle becomes the text of one outcome."""
+    failed = run([Task("work"), Task("raise"), Task("work")])
+    assert failed == {"1": "Unpicklable: no"}
+
+
+def test_a_unit_that_kills_its_worker_fails_alone() -> None:
+    """One of forty units ends its process each time: it alone is named, the others are done."""
+    failed = run([Task("die") if n == 11 else Task("work") for n in range(40)])
+    assert list(failed) == ["11"]
+    assert "died" in failed["11"]
+
+
+def test_a_worker_killed_once_costs_nothing(tmp_path: Path) -> None:
+    """A worker that dies from outside is replaced and its unit done again."""
+    assert run([Task("die once", str(tmp_path / "mark"))] + [Task("work")] * 20) == {}
+
+
+def test_workers_load_nothing_heavy() -> None:
+    """A worker has neither TensorFlow nor Prefect nor pandas nor pyarrow, whatever its parent loaded."""
+    import pandas  # noqa: F401
+    import pyarrow  # noqa: F401
+
+    with process_pool(1) as pool:
+        (outcome,) = run_units("test", worker_units.loaded, [("one", None)], pool)
+    assert outcome.value is not None
+    assert not {"tensorflow", "keras", "prefect", "pandas", "pyarrow", "mlflow"} & set(outcome.value)
+
+
+def test_workers_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    """kill -9 of the parent: its busy workers are gone within seconds."""
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "from worker_units import *\nfrom shardtrail.execution import *\n"
+        "if __name__ == '__main__':\n"
+        "    with process_pool(2) as pool:\n"
+        "        list(run_units('test', work, [(str(n), Task('sleep')) for n in range(2)], pool))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    parent = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL)
+    children: list[psutil.Process] = []
+    deadline = time.monotonic() + 30
+    while len(children) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+        children = [
+            child for child in psutil.Process(parent.pid).children() if "spawn_main" in " ".join(child.cmdline())
+        ]
+    assert len(children) == 2
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
