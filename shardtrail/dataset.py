@@ -130,6 +130,7 @@ def schema_to_json(schema: Schema) -> dict[str, Any]:
         "texts": list(schema.texts),
         "vocabulary": list(schema.vocabulary),
         "label_prefix": schema.label_prefix,
+        **({"decode": schema.decode} if schema.decode else {}),
     }
 
 
@@ -141,4 +142,5 @@ def schema_from_json(values: Mapping[str, Any]) -> Schema:
         texts=tuple(values["texts"]),
         vocabulary=tuple(values["vocabulary"]),
         label_prefix=values["label_prefix"],
+        decode=values.get("decode", ""),
     )

@@ -130,6 +130,7 @@ def write_table(path: Path, table: pa.Table) -> bool:
     digest = rows_digest(table)
     with contextlib.suppress(ConfigError):
         if stored_digest(path) == digest:
+            read_table(path)  # the footer may be sound where the rows are not
             return False
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -163,6 +163,7 @@ class Schema:
     texts: tuple[str, ...]
     vocabulary: tuple[str, ...]
     label_prefix: str = ""
+    decode: str = ""
 
     @property
     def nominal_bytes(self) -> int:

@@ -94,6 +94,8 @@ def task_mapper(executor: Executor) -> Mapper:
 
     def mapper(stage: str, function: Callable[[U], R], units: Sequence[tuple[str, U]]) -> Iterator[Outcome[R]]:
         outcomes: SimpleQueue[Outcome[Any]] = SimpleQueue()
+        if not units:
+            return
         parts = iter(_parts(len(units)))
         running: dict[Any, _Batch] = {}
         while True:

@@ -88,9 +88,14 @@ def _await(found, seconds: float):
 
 def start(api: httpx.Client, name: str) -> str:
     """Start a run of a deployment; its id."""
-    answer = api.post(f"/deployments/{_deployment(api, name)}/create_flow_run", json={"state": {"type": "SCHEDULED"}})
-    assert answer.status_code < 300, answer.text
-    return answer.json()["id"]
+    path = f"/deployments/{_deployment(api, name)}/create_flow_run"
+
+    def answer():
+        # A busy server says 503 for a while.
+        response = api.post(path, json={"state": {"type": "SCHEDULED"}})
+        return response.json()["id"] if response.status_code < 300 else ""
+
+    return _await(answer, 30)
 
 
 def retry(api: httpx.Client, run: str) -> None:

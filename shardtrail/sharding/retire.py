@@ -5,6 +5,7 @@ They are kept in ``data/retired/``: a plan that names them again takes them back
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from shardtrail.files import sync_folder
@@ -12,9 +13,12 @@ from shardtrail.folder import Folder
 
 _SUFFIXES = (".index", ".tfrecord")  # in this order: a shard never stands without its index
 
+_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}")
+"""Names that builds give; whatever else lies there is not ours to move."""
 
-def retire(folder: Folder, planned: Collection[str]) -> int:
-    """Move shards that are not in ``planned`` (names) out of ``data/shards/``; how many files went.
+
+def retire(folder: Folder, kept: Collection[str]) -> int:
+    """Move shards that are not in ``kept`` (names) out of ``data/shards/``; how many files went.
 
     To be called under the lease, when every planned shard is there. Whoever trains on them meanwhile
     reads links of its own (``sharding.pin``).
@@ -23,7 +27,7 @@ def retire(folder: Folder, planned: Collection[str]) -> int:
         return 0
     moved = 0
     for path in sorted(folder.shards.glob("[!.]*")):
-        if path.suffix in _SUFFIXES and path.stem not in planned:
+        if path.suffix in _SUFFIXES and _OURS.fullmatch(path.stem) and path.stem not in kept:
             folder.retired.mkdir(parents=True, exist_ok=True)
             path.replace(folder.retired / path.name)
             moved += 1

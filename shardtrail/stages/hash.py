@@ -30,6 +30,7 @@ def hash_shards(job: Job) -> Dataset:
     from shardtrail.manifest import read_table
     from shardtrail.records.example import ENCODING_VERSION
     from shardtrail.sharding.entries import planned_shards
+    from shardtrail.sharding.retire import retire
     from shardtrail.sharding.view import make_view
 
     folder = job.folder
@@ -49,6 +50,7 @@ def hash_shards(job: Job) -> Dataset:
         )
         write_atomic(folder.dataset, dataset.to_json())
         make_view(folder, dataset)
+        retire(folder, {shard.name for shard in shards})
     return dataset
 
 

@@ -83,7 +83,7 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
     """
     from shardtrail.manifest import rows_digest
     from shardtrail.sharding.build import build_shards
-    from shardtrail.sharding.entries import planned_shards
+    from shardtrail.sharding.entries import planned_shards, recorded_shards
 
     folder = job.folder
     with lease(folder):
@@ -100,7 +100,9 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
         }
         built, failed = build_shards(job, plan, [shard for shard in wanted if shard.address not in done])
         if len(done) + len(built) == len(shards):
-            retire(folder, names)
+            # Readers take dataset.json's shards until `hash` writes it anew. DVC, however, looks at the folder now.
+            recorded = () if job.reproduce else recorded_shards(folder).values()
+            retire(folder, names.union(one.file.removesuffix(".tfrecord") for one in recorded))
     if failed:
         again = " ".join(list(failed)[:5]) + (" …" if len(failed) > 5 else "")
         raise StageFailed(

@@ -124,7 +124,8 @@ def _validate(job: Job, layout: Layout, tree: Scan) -> Books:
         units = _with_stats(grouping.units, tree)
         _check(job, layout, units, cache)
         verdicts = _sort_out(job, layout, cache.reports(units), grouping.tables, tree.broken)
-        books, schema = verdicts.books, layout.schema()
+        books = verdicts.books
+        schema = dataclasses.replace(layout.schema(), decode=_decoding(job, layout))
         manifest = manifest_table(verdicts.accepted, schema)
         if job.reproduce:
             _refuse_other(job, manifest)
@@ -355,6 +356,14 @@ def _key(job: Job, layout: Layout, scan_digest: str) -> str:
         "validate": job.config.validate_.model_dump(mode="json"),
     }
     return hashlib.sha256(canonical_json(content)).hexdigest()
+
+
+def _decoding(job: Job, layout: Layout) -> str:
+    """What decides a layout's arrays beside the raw bytes; our own layout has no such option."""
+    if job.config.layout == "bigearthnet":
+        return ""
+    rules = [job.config.layout, getattr(layout, "decode_version", layout.check_version), dict(job.config.custom)]
+    return hashlib.sha256(canonical_json(rules)).hexdigest()[:16]
 
 
 def _md5(path: Path) -> str:
