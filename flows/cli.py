@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -22,7 +21,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-STAGES = ("download", "validate", "shard", "hash", "train", "register")
 Stage = Literal["download", "validate", "shard", "hash", "train", "register"]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -226,7 +224,7 @@ def guarded(command: Callable[[], Any]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except PipelineError as error:
+    except (PipelineError, OSError) as error:
         if _State.debug:
             raise
         name = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
@@ -238,12 +236,6 @@ def guarded(command: Callable[[], Any]) -> int:
 def main() -> None:
     """Entry point of ``shardtrail``."""
     sys.exit(guarded(app))
-
-
-def print_json(value: Any) -> None:
-    """One JSON object on standard output and nothing else there."""
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=1)
-    sys.stdout.write("\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 from flows import show
 from flows.console import progress
-from flows.server import prefect_api, settle
+from flows.server import prefect_api
 from shardtrail.config import Config
 from shardtrail.folder import Folder
 from shardtrail.job import open_job
@@ -28,7 +28,7 @@ def run_pipeline(root: Path, config: Config, until: str, only: tuple[str, ...], 
     folder = Folder(root.resolve())
     # Prefect's log goes to its server; the terminal shows our progress and one summary.
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
-    with prefect_api(folder) as address:
+    with prefect_api(folder):
         from flows.rebuild import rebuild
         from tasks.stage import full_check, terminal
 
@@ -45,7 +45,6 @@ def run_pipeline(root: Path, config: Config, until: str, only: tuple[str, ...], 
                 )
         finally:
             _deliver()
-            settle(address)
     show.summary(open_job(folder.root), registered, time.monotonic() - began)
 
 

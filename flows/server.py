@@ -66,7 +66,11 @@ def prefect_api(folder: Folder, *, port: int = 0) -> Iterator[str]:
         )
     try:
         _await_health(server, address, log)
-        yield address
+        try:
+            yield address
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                _settle(address)
     finally:
         os.environ.pop("PREFECT_API_URL", None)
         _stop(server)
@@ -118,7 +122,7 @@ def _until_interrupted() -> None:
             time.sleep(3600)
 
 
-def settle(address: str, patience_seconds: float = 15) -> None:
+def _settle(address: str, patience_seconds: float = 15) -> None:
     """Wait until the server has recorded the task runs it was told of: their number stands still.
 
     A server stopped at once after a fast flow forgets those still in its queue.

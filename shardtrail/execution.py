@@ -103,8 +103,11 @@ def run_units(
                 yield Outcome(label, None, _text(error))
 
 
+_alone_lock = threading.Lock()
+
+
 def _alone(function: Callable[[U], R], label: str, unit: U) -> Outcome[R]:
-    with process_pool(1) as pool:
+    with _alone_lock, process_pool(1) as pool:
         try:
             return pool.submit(guarded, function, label, unit).result()
         except BrokenProcessPool:

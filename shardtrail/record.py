@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -71,7 +72,8 @@ def _alone(folder: Folder) -> Iterator[None]:
     with (folder.state / "record.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if marker.exists():
-            _clear_away(folder)
+            _clear_git_locks(folder, since=marker.stat().st_mtime)
+        _restore_lock_file(folder)
         marker.touch()
         try:
             yield
@@ -79,16 +81,23 @@ def _alone(folder: Folder) -> Iterator[None]:
             marker.unlink()
 
 
-def _clear_away(folder: Folder) -> None:
-    """The locks of the git that was killed with our recorder, and a ``dvc.lock`` cut short."""
-    if is_repository(folder.root):
-        for name in ("index.lock", "HEAD.lock"):
-            path = git(folder.root, "rev-parse", "--git-path", name).stdout.strip()
-            (folder.root / path).unlink(missing_ok=True)
-        branch = git(folder.root, "symbolic-ref", "--quiet", "HEAD", check=False).stdout.strip()
-        if branch:
-            path = git(folder.root, "rev-parse", "--git-path", f"{branch}.lock").stdout.strip()
-            (folder.root / path).unlink(missing_ok=True)
+_RECORDING_SECONDS = 900
+
+
+def _clear_git_locks(folder: Folder, since: float) -> None:
+    """Remove the locks of the git that was killed with our recorder, not those of a git that runs later."""
+    if not is_repository(folder.root):
+        return
+    branch = git(folder.root, "symbolic-ref", "--quiet", "HEAD", check=False).stdout.strip()
+    for name in ("index.lock", "HEAD.lock", *([f"{branch}.lock"] if branch else [])):
+        path = folder.root / git(folder.root, "rev-parse", "--git-path", name).stdout.strip()
+        with contextlib.suppress(FileNotFoundError):
+            if since <= path.stat().st_mtime + 1 <= since + _RECORDING_SECONDS:
+                path.unlink()
+
+
+def _restore_lock_file(folder: Folder) -> None:
+    """DVC writes ``dvc.lock`` in place: one cut short by a kill gives way to the one that git holds, or to none."""
     lock = folder.root / "dvc.lock"
     if lock.exists() and not _is_whole(lock):
         lock.unlink()
@@ -116,7 +125,7 @@ def _record(job: Job, stages: Sequence[str]) -> Recorded:
     if known.get(key) != evidence:
         if "hash" in stages:
             _seed_digests(job)
-        _run_dvc(job, ["commit", "--force", "--quiet", *stages])
+        _run_dvc(job, ["commit", "--force", *stages])
         _same_params(job)
         known[key] = _evidence(job.folder, stages)
         write_atomic(note, to_json(known))
@@ -149,7 +158,11 @@ def renew_cached(job: Job, shards: Sequence[str]) -> int:
             cached = job.folder.root / cache / "files" / "md5" / md5[:2] / md5[2:]
             if cached.exists() and _md5(cached) != md5:
                 replacement = cached.with_name(f"{cached.name}.{os.getpid()}.tmp")
-                os.link(sound, replacement)
+                replacement.unlink(missing_ok=True)
+                try:
+                    os.link(sound, replacement)
+                except OSError:  # the cache is on another disk
+                    shutil.copy2(sound, replacement)
                 os.replace(replacement, cached)
                 renewed += 1
     return renewed
@@ -199,10 +212,10 @@ def _evidence(folder: Folder, stages: Sequence[str]) -> dict[str, str]:
 
 def _read_note(path: Path) -> dict[str, Mapping[str, str]]:
     try:
-        known: dict[str, Mapping[str, str]] = json.loads(path.read_bytes())
+        known = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return known
+    return known if isinstance(known, dict) else {}
 
 
 def _seed_digests(job: Job) -> None:
@@ -242,7 +255,7 @@ def _run_dvc(job: Job, arguments: Sequence[str]) -> str:
         if answer.returncode == 0:
             return answer.stdout
         text = (answer.stderr.strip() or answer.stdout.strip())[-2000:]
-        if "lock" not in text.lower() or time.monotonic() > deadline:
+        if "Unable to acquire lock" not in text or time.monotonic() > deadline:
             raise RecordError(f"dvc {' '.join(arguments)} failed in {job.folder.root}:\n{text}")
         job.progress.say("waiting for another DVC command to finish")
         time.sleep(2)

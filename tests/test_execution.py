@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 import worker_units
 from worker_units import Task
 
-from shardtrail.execution import process_pool, run_units
+from shardtrail.execution import Outcome, process_pool, run_units
+from shardtrail.folder import Folder
 
 
 def run(tasks: list[Task]) -> dict[str, str]:
@@ -75,3 +78,49 @@ def test_workers_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     parent.wait()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
+
+
+@pytest.fixture(scope="module")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A Prefect server, as ``shardtrail run`` starts one."""
+    from flows.server import prefect_api
+
+    os.environ.pop("PREFECT_API_URL", None)
+    with prefect_api(Folder(tmp_path_factory.mktemp("server"))):
+        yield
+
+
+def in_flow(tasks: list[Task]) -> list[Outcome[int]]:
+    """Run units as task runs of a flow."""
+    from prefect import flow
+
+    from tasks.mapping import task_mapper
+    from tasks.stage import run_stage
+
+    @flow(persist_result=False)
+    def units() -> list[Outcome[int]]:
+        labelled = [(str(number), task) for number, task in enumerate(tasks)]
+        with process_pool(2) as pool:
+            return run_stage("test", lambda: list(task_mapper(pool)("test", worker_units.work, labelled)))
+
+    return units()
+
+
+@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.parametrize(
+    ("tasks", "failing"),
+    [
+        ([], []),
+        ([Task("work")], []),
+        ([Task("work"), Task("raise"), Task("work")], ["1"]),
+        ([Task("die") if n == 3 else Task("work") for n in range(6)], ["3"]),
+    ],
+)
+def test_task_runs_give_what_the_plain_mapper_gives(tasks: list[Task], failing: list[str]) -> None:
+    """No unit, one, one that raises, one that kills its worker: every unit has one outcome, the bad one by name."""
+    outcomes = in_flow(tasks)
+    assert sorted(outcome.label for outcome in outcomes) == sorted(str(number) for number in range(len(tasks)))
+    assert [outcome.label for outcome in outcomes if outcome.error] == failing
+    with process_pool(2) as pool:
+        plain = list(run_units("test", worker_units.work, [(str(n), task) for n, task in enumerate(tasks)], pool))
+    assert {o.label: o.error for o in plain} == {o.label: o.error for o in outcomes}

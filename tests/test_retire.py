@@ -48,6 +48,6 @@ def test_a_reader_keeps_its_shards_while_they_retire(built: Job) -> None:
     before = digests(built.folder.shards)
     with pinned(built.folder, dataset) as place:
         shard(with_target(built, 7))
-        assert digests(place) == before
+        assert digests(place).items() >= before.items()
         assert digests(built.folder.shards) != before
     assert not place.exists()

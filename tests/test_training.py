@@ -295,10 +295,10 @@ def test_the_stage_trains_once(tmp_path, monkeypatch):
     job = make_folder(tmp_path)
     build(job)
 
-    def run() -> tuple[Trained, int]:
+    def run(name: str = "shardtrail") -> tuple[Trained, int]:
         progress = Steps()
         params = TrainParams(**PARAMS | {"epochs": 1, "batch_size": 8})
-        config = job.config.model_copy(update={"train": params})
+        config = job.config.model_copy(update={"train": params, "register_": RegisterParams(name=name)})
         return train(Job(job.folder, config, progress=progress)), progress.done
 
     first, steps = run()
@@ -313,6 +313,11 @@ def test_the_stage_trains_once(tmp_path, monkeypatch):
     assert ((again.model / "model.keras").read_bytes(), job.folder.metrics.read_bytes()) == content
     assert again.metrics == first.metrics
     assert "best constant prediction" in first.headline
+
+    renamed, steps = run("other")
+    assert steps == 0
+    assert (renamed.model / "model.keras").exists()
+    assert [path.name for path in job.folder.models.iterdir()] == ["other"]
 
 
 def test_the_key_changes_with_what_decides_the_weights(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,8 @@ def train(job: Job) -> Trained:
     folder = job.folder
     dataset = load_dataset(folder.dataset)
     key = run_key(dataset, job.config.train)
-    if (run_id := finished_run(key, folder)) is not None:
+    model = folder.models / job.config.register_.name
+    if (run_id := finished_run(key, folder, model / "model.keras")) is not None:
         trained = _trained(job, run_id)
         job.progress.say(f"train: nothing changed since run {run_id}: {trained.headline}")
         return trained
@@ -69,6 +71,9 @@ def train(job: Job) -> Trained:
             for picture in outputs.pictures:
                 run.log_picture(picture)
             run.log_model(outputs.model)
+    for other in folder.models.iterdir():
+        if other != model:
+            shutil.rmtree(other)  # under an earlier name: `models/` must not depend on earlier runs
     note_finished(key, folder, run.id, outputs.files)
     trained = _trained(job, run.id)
     job.progress.finish(f"{trained.headline}; model in {folder.relative(trained.model)}")

@@ -72,11 +72,13 @@ def note_finished(key: RunKey, folder: Folder, run_id: str, outputs: Iterable[Pa
     write_atomic(key.finished(folder), to_json({"run_id": run_id, "outputs": digests}))
 
 
-def finished_run(key: RunKey, folder: Folder) -> str | None:
-    """The id of the finished run of a key, if all its outputs are still as it left them."""
+def finished_run(key: RunKey, folder: Folder, model: Path) -> str | None:
+    """The id of the finished run of a key, if all its outputs, the file ``model`` among them, are as it left them."""
     try:
         noted = json.loads(key.finished(folder).read_bytes())
         outputs: Mapping[str, str] = noted["outputs"]
+        if folder.relative(model) not in outputs:
+            return None
         if any(_sha256(folder.root / path) != digest for path, digest in outputs.items()):
             return None
         return str(noted["run_id"])
