@@ -22,7 +22,7 @@ from sklearn.metrics import f1_score
 from tiny_dataset import write_dataset
 from tracked_folder import build, make_folder
 
-from shardtrail.config import Config, TrainParams
+from shardtrail.config import Config, RegisterParams, TrainParams
 from shardtrail.dataset import load_dataset
 from shardtrail.errors import ConfigError, ShardError, StageFailed
 from shardtrail.folder import Folder
