@@ -264,10 +264,30 @@ def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
     refused(archive, "secret.tif", "encrypted")
 
 
+@pytest.mark.parametrize("name", ["d/" * 2500 + "f", "d/" * 100 + "f", ("x" * 200 + "/") * 6 + "f"])
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_paths_too_deep_to_handle_are_refused(tmp_path: Path, name: str, kind: str) -> None:
+    """A member more than 100 parts deep or 1,024 bytes long is refused in a few words, and leaves nothing."""
+    make = make_tar if kind == "tar" else make_zip
+    archive = make(tmp_path / "a.archive", files={"good": b"1", name: b"1"})
+    refused(archive, name[:80], "parts")
+
+
 @pytest.mark.parametrize("name", ["", "../evil", "/evil", "a\\..\\evil", "C:evil"])
 def test_unsafe_zip_members_are_refused(tmp_path: Path, name: str) -> None:
     """Zips are held to the same rules."""
     refused(make_zip(tmp_path / "a.zip", {"good": b"", name: b""}), "member")
+
+
+def test_a_zip_that_hides_members_is_refused(tmp_path: Path) -> None:
+    """A damaged length in a zip's list, which makes the rest of it a comment, is not taken for a shorter list."""
+    archive = make_zip(tmp_path / "a.zip", {"one": b"1", "two": b"2", "three": b"3"})
+    content = bytearray(archive.read_bytes())
+    first = content.index(b"PK\1\2")
+    rest = content.index(b"PK\5\6") - content.index(b"PK\1\2", first + 1)
+    content[first + 32 : first + 34] = rest.to_bytes(2, "little")
+    archive.write_bytes(content)
+    refused(archive, "1 files, 3 were announced")
 
 
 def test_a_zip_link_is_held_to_the_rules(tmp_path: Path) -> None:

@@ -71,6 +71,35 @@ def test_news_are_counted(root, raw):
     assert (lost.added, lost.changed, lost.removed) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped", "another"])
+def test_without_news_a_damaged_inventory_is_mended(root, raw, damage):
+    """On an unchanged tree the inventory is not made again, unless it is gone or is not what it was."""
+    place = root / "data" / "inventory.parquet"
+    download(job_in(root))
+    good = place.read_bytes()
+    if damage == "gone":
+        place.unlink()
+    elif damage == "cut":
+        place.write_bytes(good[:-20])
+    elif damage == "flipped":
+        middle = good.index(b"\x28\xb5\x2f\xfd") + 8  # in the first compressed page
+        place.write_bytes(good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :])
+    else:
+        place.write_bytes((root / ".shardtrail" / "scan.parquet").read_bytes())
+    again = download(job_in(root))
+    assert (again.added, again.changed, again.removed) == (0, 0, 0)
+    assert place.read_bytes() == good
+
+
+def test_an_unchanged_night_makes_no_table(root, monkeypatch):
+    """On an unchanged tree the listing is neither made into a table nor compared."""
+    first = download(job_in(root))
+    for name in ("inventory_table", "compare", "write_table", "save_scan"):
+        monkeypatch.setattr(f"shardtrail.stages.download.{name}", None)
+    again = download(job_in(root))
+    assert (again.files, again.bytes, again.digest, again.added) == (first.files, first.bytes, first.digest, 0)
+
+
 @pytest.mark.parametrize("source", ["absent", "empty"])
 def test_a_missing_source_is_an_error(tmp_path, source):
     """A source that is absent or empty fails, says which folder it was, and leaves no inventory."""

@@ -1,5 +1,7 @@
 """The source of a job, from its text to a tree on disk, and that tree as columns."""
 
+import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -129,7 +131,37 @@ def test_links_are_followed(tmp_path: Path) -> None:
     found = scan(tmp_path / "root")
     assert list(found.paths) == ["file.tif", "folder/z.tif", "sub/y.tif", "x.tif"]
     assert found.size.tolist() == [3, 2, 1, 3]
-    assert found.broken == ("broken.jpg", "folder/back", "pipe", "self", "socket", "sub/up")
+    assert found.broken == {
+        "broken.jpg": "a link that leads to no file",
+        "folder/back": "a link to a folder above it",
+        "pipe": "a named pipe",
+        "self": "a link in a circle",
+        "socket": "a socket",
+        "sub/up": "a link to a folder above it",
+    }
+
+
+def test_what_is_no_file_is_called_by_its_kind(tmp_path: Path) -> None:
+    """A link to a pipe or a device is left aside, and said to be that."""
+    write(tmp_path, {"raw/x": b"1"})
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "raw/a").symlink_to("../pipe")
+    (tmp_path / "raw/b").symlink_to("/dev/null")
+    assert scan(tmp_path / "raw").broken == {"a": "a link to a named pipe", "b": "a link to a character device"}
+
+
+@pytest.mark.parametrize("target", ["..", "../..", "../../..", "/", "../../other", "../../other/deep"])
+def test_a_folder_that_holds_the_source_is_left_aside(tmp_path: Path, target: str) -> None:
+    """A link to any folder above the source, or above where another link leads, brings no file a second time."""
+    write(tmp_path, {"base/set/raw/sub/x": b"1", "base/other/deep/y": b"1"})
+    (tmp_path / "base/other/deep/up").symlink_to("..")
+    (tmp_path / "base/set/raw/link").symlink_to(target)
+    (tmp_path / "short").symlink_to("base/set/raw")
+    for root in (tmp_path / "base/set/raw", tmp_path / "short"):
+        found = scan(root)
+        names = [path.rpartition("/")[2] for path in found.paths]
+        assert sorted(names) == (["x", "y"] if "other" in target else ["x"])
+        assert set(found.broken.values()) == {"a link to a folder above it"}
 
 
 def test_a_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
@@ -241,13 +273,12 @@ def test_folders_that_cannot_be_meant(tmp_path: Path) -> None:
 
 def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time the archive is not even opened; a touched one is read, but its tree stays."""
-    archive = make_tar(tmp_path / "set.tar.gz", "w:gz", files={"a/x": b"1", "b": b"2"})
+    archive = tmp_path / "set.tar.gz"
+    archive.symlink_to(make_tar(tmp_path / "kept", "w:gz", files={"a/x": b"1", "b": b"2"}))
     job = job_of(tmp_path / "work", "../set.tar.gz")
     first = raw_tree(job)
     assert list(first.paths) == ["a/x", "b"]
 
-    shutil.move(archive, tmp_path / "kept")
-    archive.symlink_to("kept")
     with monkeypatch.context() as patched:
         patched.setattr("shardtrail.storage.local.file_digest", None)
         patched.setattr("shardtrail.storage.archive.unpack", None)
@@ -267,6 +298,59 @@ def test_a_changed_archive_replaces_the_tree(tmp_path: Path) -> None:
         materialise(job_of(tmp_path / "work", "../set.tar", reproduce=True))
     assert scan(job.raw).digest == first.digest
     assert list(raw_tree(job).paths) == ["a", "new"]
+    assert [path.name for path in job.folder.data.iterdir()] == ["unpacked"]
+
+
+def test_full_checks_read_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other bytes of equal size and times are noticed by the time of change; where a disk keeps none, by ``full``."""
+    archive = make_tar(tmp_path / "set.tar", files={"a": b"1"})
+    good = archive.read_bytes()
+    job = job_of(tmp_path / "work", "../set.tar")
+
+    def swap(content: bytes) -> None:
+        stats = archive.stat()
+        archive.write_bytes(content)
+        os.utime(archive, ns=(stats.st_atime_ns, stats.st_mtime_ns))
+
+    first = raw_tree(job)
+    swap(make_tar(tmp_path / "other.tar", files={"a": b"2"}).read_bytes())
+    assert raw_tree(job).digest != first.digest
+    assert (job.raw / "a").read_bytes() == b"2"
+
+    forgetful = lambda stats: (stats.st_size, stats.st_mtime_ns, 0, 0)  # noqa: E731
+    monkeypatch.setattr("shardtrail.storage.source._stats_of", forgetful)
+    swap(good)
+    raw_tree(job)  # notes the stats of such a disk
+    swap(make_tar(tmp_path / "other.tar", files={"a": b"3"}).read_bytes())
+    for reproduce, full in ((False, False), (True, False)):
+        raw_tree(dataclasses.replace(job, reproduce=reproduce, full=full))
+        assert (job.raw / "a").read_bytes() == b"1"
+    with pytest.raises(SourceChanged, match="no longer the archive"):
+        raw_tree(dataclasses.replace(job, reproduce=True, full=True))
+    third = raw_tree(dataclasses.replace(job, full=True))
+    assert (job.raw / "a").read_bytes() == b"3"
+    assert raw_tree(dataclasses.replace(job, full=True)).digest == third.digest
+
+
+def test_a_full_check_knows_the_archive_by_another_algorithm(tmp_path: Path) -> None:
+    """A checksum given later, of another algorithm than the recorded one, makes no archive new."""
+    archive = make_tar(tmp_path / "set.tar", files={"a": b"1"})
+    first = raw_tree(job_of(tmp_path / "work", "../set.tar"))
+    md5 = f"md5:{hashlib.md5(archive.read_bytes()).hexdigest()}"
+    job = job_of(tmp_path / "work", "../set.tar", md5, reproduce=True)
+    assert raw_tree(dataclasses.replace(job, full=True)).digest == first.digest
+
+
+def test_leftovers_of_any_depth_are_removed(tmp_path: Path) -> None:
+    """What a killed run left behind goes, however deep it is."""
+    make_tar(tmp_path / "set.tar", files={"a": b"1"})
+    job = job_of(tmp_path / "work", "../set.tar")
+    deep = job.folder.data / ".unpacked.new.tmp" / ("d/" * 1500)
+    place = Path(deep.anchor)
+    for part in deep.parts[1:]:
+        place = place / part
+        place.mkdir(exist_ok=True)
+    assert list(raw_tree(job).paths) == ["a"]
     assert [path.name for path in job.folder.data.iterdir()] == ["unpacked"]
 
 
@@ -448,10 +532,15 @@ def test_an_unavailable_server_leaves_the_tree(server: Server, tmp_path: Path) -
     assert scan(job.raw).digest == first.digest
 
 
-def test_no_secret_is_written(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """User, password and signature of an address reach neither files of the run nor its output."""
+def test_no_secret_is_written(
+    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """User and password come from ~/.netrc; neither they nor an address's signature reach the run's files or output."""
     server.content = make_tar(tmp_path / "set.tar", files={"a": b"1"}).read_bytes()
-    source = server.url.replace("//", "//me:passw0rd@") + "?sig=s3cret"
+    source = server.url + "?sig=s3cret"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password passw0rd\n")
+    (tmp_path / ".netrc").chmod(0o600)
     job = job_of(tmp_path / "work", source)
     raw_tree(job)
     assert server.requests[0]["authorization"].startswith("Basic ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +27,12 @@ class ScanState:
     Attributes:
         digest: of the scan, stats included.
         inventory: digest of the inventory that was made of it.
-        broken: paths that lead to no file.
+        broken: path that leads to no file -> what it is.
     """
 
     digest: str
     inventory: str
-    broken: tuple[str, ...]
+    broken: Mapping[str, str]
 
 
 def scan_file(folder: Folder) -> Path:
@@ -41,7 +42,7 @@ def scan_file(folder: Folder) -> Path:
 
 def save_scan(folder: Folder, scan: Scan, inventory: str) -> None:
     """Keep a scan, and the digest of the inventory made of it."""
-    state = {"digest": scan.digest, "inventory": inventory, "broken": scan.broken}
+    state = {"digest": scan.digest, "inventory": inventory, "broken": dict(scan.broken)}
     table = scan_table(scan).replace_schema_metadata({_KEY: json.dumps(state).encode()})
     write_table(scan_file(folder), table)
 
@@ -50,9 +51,9 @@ def read_state(folder: Folder) -> ScanState | None:
     """The kept scan's digests; None where there is no usable one."""
     try:
         values = json.loads((pq.read_schema(scan_file(folder)).metadata or {})[_KEY])
+        return ScanState(values["digest"], values["inventory"], dict(values["broken"]))
     except (OSError, KeyError, ValueError, pa.ArrowException):
         return None
-    return ScanState(values["digest"], values["inventory"], tuple(values["broken"]))
 
 
 def load_scan(folder: Folder) -> Scan | None:

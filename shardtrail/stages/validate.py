@@ -195,7 +195,7 @@ def _batches(raw: Path, layout: Layout, units: Sequence[Unit]) -> Iterator[tuple
 
 
 def _sort_out(
-    job: Job, layout: Layout, reports: Iterable[Report], tables: Sequence[str], broken: Sequence[str]
+    job: Job, layout: Layout, reports: Iterable[Report], tables: Sequence[str], broken: Mapping[str, str]
 ) -> Verdicts:
     params = job.config.validate_
     odd: dict[str, tuple[Finding, ...]] = {}
@@ -214,7 +214,7 @@ def _sort_out(
     samples, doubles, alike = drop_duplicates(samples)
     warnings = [(sample.id, finding) for sample in samples for unit in sample.units for finding in odd.get(unit, ())]
     warnings += alike
-    warnings += [("", Finding("broken_link", path, "leads to no file; left aside")) for path in broken]
+    warnings += [("", Finding("broken_link", path, f"{what}; left aside")) for path, what in broken.items()]
     return Verdicts(
         accepted=samples,
         rejected=sorted([*assembly.rejected, *unselected, *doubles], key=_order),

@@ -20,7 +20,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
@@ -28,13 +28,14 @@ import zstandard
 
 from shardtrail.errors import PipelineError, SourceError
 from shardtrail.progress import Progress
-from shardtrail.storage.local import printable
+from shardtrail.storage.local import printable, remove_tree
 
 _BLOCK = 1 << 20
 _RESERVE = 64 << 20  # bytes that unpacking leaves free on the disk
 _CODEC_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 # What the standard library's parsers let through, for bytes that no archiver writes.
 _PARSER_ERRORS = (ValueError, ArithmeticError, LookupError, RuntimeError, struct.error)
+_DEEPEST, _LONGEST_NAME = 100, 1024  # folders and bytes of a member's path: what every program can still walk and open
 _LONGEST_HEADER = 1 << 20  # bytes of a tar's header for a long name or for attributes: these are read as a whole
 
 
@@ -66,7 +67,8 @@ def unpack(archive: Path, target: Path, progress: Progress) -> None:
         tree.finish()
         progress.finish(f"{tree.files} files in {target}")
     except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
+        with suppress(OSError):
+            remove_tree(target)
         raise
 
 
@@ -139,7 +141,9 @@ class _Tree:
             raise SourceError(f"{self._archive} holds no file")
 
     def fault(self, name: str, what: str) -> SourceError:
-        return SourceError(f"{self._archive}: member {printable(name)!r} {what}. Nothing of the archive was kept")
+        shown = printable(name)
+        shown = shown if len(shown) <= _LONGEST_NAME else f"{shown[:100]}...{shown[-100:]}"
+        return SourceError(f"{self._archive}: member {shown!r} {what}. Nothing of the archive was kept")
 
     def _safe(self, name: str) -> str:
         """The member's path relative to the target, or an error."""
@@ -154,7 +158,14 @@ class _Tree:
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise self.fault(name, "has '..' in its path: it would be written outside the target folder")
-        return "/".join(parts)
+        safe = "/".join(parts)
+        if len(parts) > _DEEPEST or len(safe.encode()) > _LONGEST_NAME:
+            raise self.fault(
+                name,
+                f"has a path of {len(parts)} parts and {len(safe.encode())} bytes; "
+                f"at most {_DEEPEST} and {_LONGEST_NAME} are unpacked",
+            )
+        return safe
 
     def _place(self, name: str) -> str:
         """Where the member goes; its folder is made."""
@@ -352,6 +363,7 @@ def _unpack_zip(archive: Path, tree: _Tree, progress: Progress) -> None:
     try:
         with zipfile.ZipFile(archive) as container:
             members = container.infolist()
+            _check_count(archive, len(members))
             total = sum(member.file_size for member in members)
             tree.require(total)
             progress.start(f"unpack {archive.name}", total, "bytes")
@@ -367,6 +379,17 @@ def _unpack_zip(archive: Path, tree: _Tree, progress: Progress) -> None:
                 "fetch it again"
             ) from error
         raise tree.fault(member.filename, f"cannot be unpacked ({error}); fetch the archive again") from error
+
+
+def _check_count(archive: Path, members: int) -> None:
+    """Compare with the number at the file's end: a damaged length in the list lets ``zipfile`` skip what follows it."""
+    with archive.open("rb") as file:
+        file.seek(-min(archive.stat().st_size, 22 + 0xFFFF), os.SEEK_END)  # the end's record, and a comment
+        end = file.read()
+    (count,) = struct.unpack_from("<H", end, end.rindex(b"PK\5\6") + 10)
+    # Beyond 65,535 the number is in another record, of 64 bits, or (macOS) wraps around.
+    if count not in (members & 0xFFFF, 0xFFFF):
+        raise zipfile.BadZipFile(f"it lists {members} files, {count} were announced")
 
 
 def _add_zip_member(tree: _Tree, container: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:

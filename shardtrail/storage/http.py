@@ -14,6 +14,7 @@ import errno
 import hashlib
 import json
 import logging
+import netrc
 import os
 import random
 import re
@@ -49,7 +50,7 @@ _TIMEOUT = httpx.Timeout(60.0, connect=20.0)
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BLOCK = 1 << 20
 _HINTS = {
-    401: "it wants a user and password",
+    401: "it wants a user and password; put them into ~/.netrc",
     403: "access is refused, or a signed address has expired",
     404: "there is no such file; correct the address",
     410: "the file was removed; find its new address",
@@ -89,7 +90,7 @@ def fetch(url: str, target: Path, *, checksum: str = "", progress: Progress) -> 
     """Bring the file at ``url`` to ``target``; nothing is transferred when it is there and unchanged.
 
     Args:
-        url: http(s) address; a user and password in it are sent as basic authentication.
+        url: http(s) address; user and password come from ``~/.netrc``, as basic authentication.
         target: appears only with its whole, verified content.
         checksum: published ``md5:…``, ``sha1:…``, ``sha256:…`` or ``sha512:…``; empty: only the length is checked.
         progress: gets one bar over the bytes of each transfer.
@@ -426,12 +427,25 @@ def _client(url: str) -> httpx.Client:
     if not host:
         raise ConfigError(f"source: {shown(url)} names no server")
     return httpx.Client(
+        auth=_netrc(),
         follow_redirects=True,
         max_redirects=10,
         timeout=_TIMEOUT,
         headers={"Accept-Encoding": "identity", "User-Agent": "shardtrail"},
         event_hooks={"response": [_refuse_downgrade]},
     )
+
+
+def _netrc() -> httpx.Auth | None:
+    """User and password by host, where there is a ``~/.netrc``."""
+    try:
+        return httpx.NetRCAuth()
+    except FileNotFoundError:
+        return None
+    except (netrc.NetrcParseError, OSError) as error:
+        # The error's own text may quote the password.
+        where = f", line {error.lineno}" if isinstance(error, netrc.NetrcParseError) and error.lineno else ""
+        raise ConfigError(f"~/.netrc{where} cannot be read; correct it, and let only yourself read it") from None
 
 
 def _refuse_downgrade(response: httpx.Response) -> None:

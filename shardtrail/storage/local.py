@@ -15,7 +15,7 @@ import os
 import stat
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -29,6 +29,12 @@ from shardtrail.progress import Progress
 
 _RUN = 1024  # names kept in one string: what a random access has to split
 _BLOCK = 1 << 20
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
 
 
 class Paths(Sequence[str]):
@@ -80,8 +86,8 @@ class Scan:
         mtime_ns: [file] int64, nanoseconds since 1970 (so ``ctime_ns``).
         ctime_ns: [file] int64.
         inode: [file] int64 (the 64 bits of it).
-        broken: relative paths of what is no file and leads to none: links to nothing or back to a folder above
-            them, sockets, devices.
+        broken: relative path of what is no file and leads to none -> what it is: links to nothing or to a folder
+            above them, named pipes, sockets, devices; in byte order.
     """
 
     paths: Sequence[str]
@@ -89,7 +95,7 @@ class Scan:
     mtime_ns: np.ndarray
     ctime_ns: np.ndarray
     inode: np.ndarray
-    broken: tuple[str, ...]
+    broken: Mapping[str, str]
 
     @property
     def bytes(self) -> int:
@@ -113,12 +119,14 @@ class Scan:
             result.update(block.encode())
         for column in columns:
             result.update(np.ascontiguousarray(column, dtype="<i8").data)
-        result.update("\0".join(self.broken).encode())
+        result.update("\0".join(f"{path}\0{what}" for path, what in self.broken.items()).encode())
         return result.hexdigest()
 
 
 def scan(root: Path) -> Scan:
     """Walk a tree once. Links are followed, to files and to folders; a linked folder's files come under its name.
+
+    A folder that holds the tree itself is left aside, however it is reached: in it every file would come again.
 
     Raises:
         SourceError: a folder is absent or cannot be listed, a file's stats cannot be read, or a name is not UTF-8.
@@ -126,25 +134,27 @@ def scan(root: Path) -> Scan:
     """
     if not root.is_dir():
         raise SourceError(f"{root} is no folder; give an existing one as `source` in params.yaml")
-    paths, columns, broken = Paths(), tuple(array("q") for _ in range(4)), list[str]()
+    paths, columns, broken = Paths(), tuple(array("q") for _ in range(4)), dict[str, str]()
     for prefix, files in _walk(root, broken):
         names, *stats = zip(*files, strict=True)
         paths._add(prefix, names)
         for column, values in zip(columns, stats, strict=True):
             column.extend(values)
     size, mtime, ctime, inode = (np.frombuffer(column, dtype=np.int64) for column in columns)
-    return Scan(paths, size, mtime, ctime, inode, tuple(sorted(broken)))
+    return Scan(paths, size, mtime, ctime, inode, dict(sorted(broken.items())))
 
 
 _Entry = tuple[str, int, int, int, int]  # name, size, mtime_ns, ctime_ns, inode; a folder's name ends with a slash
+_Identity = tuple[int, int]  # device and inode
 
 
-def _walk(root: Path, broken: list[str]) -> Iterator[tuple[str, list[_Entry]]]:
+def _walk(root: Path, broken: dict[str, str]) -> Iterator[tuple[str, list[_Entry]]]:
     """Files as ``(prefix, entries of one folder)``, in the byte order of their whole paths.
 
     That order falls out of the walk when a folder sorts as its name and a slash among its siblings.
     """
-    levels = [("", _entries(root, "", broken))]
+    holders = _with_parents([os.fspath(root)])
+    levels = [("", _entries(root, "", holders, broken))]
     while levels:
         prefix, entries = levels[-1]
         files = []
@@ -154,51 +164,80 @@ def _walk(root: Path, broken: list[str]) -> Iterator[tuple[str, list[_Entry]]]:
             yield prefix, files
         if entries:
             below = prefix + entries.pop()[0]
-            levels.append((below, _entries(root, below, broken)))
+            levels.append((below, _entries(root, below, holders, broken)))
         else:
             levels.pop()
 
 
-def _entries(root: Path, prefix: str, broken: list[str]) -> list[_Entry]:
-    """What lies in one folder, in falling order (so that the next one is popped from the end)."""
+def _entries(root: Path, prefix: str, holders: set[_Identity], broken: dict[str, str]) -> list[_Entry]:
+    """What lies in one folder, in falling order (so that the next one is popped from the end).
+
+    Args:
+        root: of the tree.
+        prefix: the folder, relative, with a slash at its end.
+        holders: the root and the folders that hold it.
+        broken: gets what is left aside.
+    """
     folder = os.path.join(root, prefix)
     try:
         with os.scandir(folder) as listing:
             found = list(listing)
     except OSError as error:
         raise _unreadable(folder, error) from error
+    inodes = {inode for _, inode in holders}
+    above: set[_Identity] = set()
     result: list[_Entry] = []
     for entry in found:
         name = entry.name
         if not name.isascii():
             _check_utf8(folder, name)
         if entry.is_dir(follow_symlinks=False):
-            result.append((f"{name}/", 0, 0, 0, 0))
+            # Reached through a link (and a second mount of the same disk), a real folder may hold the tree.
+            if entry.inode() in inodes and _identity(entry.stat(follow_symlinks=False)) in holders:
+                broken[prefix + name] = "a folder that holds the source itself"
+            else:
+                result.append((f"{name}/", 0, 0, 0, 0))
             continue
         try:
             stats = entry.stat()
         except OSError as error:
             if not entry.is_symlink() or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 raise _unreadable(entry.path, error) from error
-            broken.append(prefix + name)
+            broken[prefix + name] = (
+                "a link in a circle" if error.errno == errno.ELOOP else "a link that leads to no file"
+            )
             continue
         if stat.S_ISREG(stats.st_mode):
             # An inode above 2**63 (some network file systems) wraps to a negative number: still an identity.
             inode = (stats.st_ino + 2**63) % 2**64 - 2**63
             result.append((name, stats.st_size, stats.st_mtime_ns, stats.st_ctime_ns, inode))
-        elif stat.S_ISDIR(stats.st_mode) and not _is_above(root, prefix, stats):
-            result.append((f"{name}/", 0, 0, 0, 0))
+        elif stat.S_ISDIR(stats.st_mode):
+            above = above or holders | _with_parents(_places(root, prefix))
+            if _identity(stats) in above:
+                broken[prefix + name] = "a link to a folder above it"
+            else:
+                result.append((f"{name}/", 0, 0, 0, 0))
         else:
-            broken.append(prefix + name)
+            what = _SPECIAL.get(stat.S_IFMT(stats.st_mode), "no file")
+            broken[prefix + name] = f"a link to {what}" if entry.is_symlink() else what
     result.sort(reverse=True)
     return result
 
 
-def _is_above(root: Path, prefix: str, target: os.stat_result) -> bool:
-    """Whether a link in folder ``prefix`` leads to that folder or one above it: following it would never end."""
+def _identity(stats: os.stat_result) -> _Identity:
+    return stats.st_dev, stats.st_ino
+
+
+def _places(root: Path, prefix: str) -> list[str]:
+    """The folders on the way from the root to the folder ``prefix``, as they were walked."""
     place = os.path.join(root, "")
-    above = [place] + [place := f"{place}{part}/" for part in prefix.split("/")[:-1]]
-    return any(os.path.samestat(target, Path(folder).stat()) for folder in above)
+    return [place] + [place := f"{place}{part}/" for part in prefix.split("/")[:-1]]
+
+
+def _with_parents(folders: Sequence[str]) -> set[_Identity]:
+    """The folders and, links resolved, all that hold them."""
+    paths = {path for folder in folders for real in [Path(folder).resolve()] for path in (real, *real.parents)}
+    return {_identity(path.stat()) for path in paths}
 
 
 def _check_utf8(folder: str, name: str) -> None:
@@ -221,6 +260,27 @@ def _unreadable(path: str, error: OSError) -> PipelineError:
     if error.errno == errno.ENOENT:
         return SourceChanged(f"{shown} vanished while the tree was read; run again when nothing writes to it")
     return SourceError(f"{shown} cannot be read: {error.strerror}; nothing below it was taken for missing")
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a folder and all in it. Unlike ``shutil.rmtree`` this does not recurse, so no depth is too much for it.
+
+    Raises:
+        OSError: something cannot be removed, or there is no such folder.
+    """
+    waiting = [os.fspath(root)]
+    while waiting:
+        below = []
+        with os.scandir(waiting[-1]) as listing:
+            for entry in listing:
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(entry.path)
+                else:
+                    Path(entry.path).unlink()
+        if below:
+            waiting += below
+        else:
+            Path(waiting.pop()).rmdir()
 
 
 def file_digest(path: Path, algorithm: str, progress: Progress) -> str:

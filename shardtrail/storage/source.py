@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +140,7 @@ class _Unpacked:
         source: sha256 of the source's text: an address may hold a secret.
         digest: of the archive, ``algorithm:hex``.
         size: bytes of the archive.
-        mtime_ns: of the archive when it was unpacked.
+        mtime_ns: of the archive when it was last looked into (so ``ctime_ns`` and ``inode``).
         origin: what its server said of it.
         tree: paths and sizes of the tree (``Scan.content_digest``); empty until it was scanned.
     """
@@ -150,11 +149,18 @@ class _Unpacked:
     digest: str
     size: int
     mtime_ns: int
+    ctime_ns: int
+    inode: int
     origin: Origin | None = None
     tree: str = ""
 
     def is_of(self, archive: os.stat_result) -> bool:
-        return (self.size, self.mtime_ns) == (archive.st_size, archive.st_mtime_ns)
+        return (self.size, self.mtime_ns, self.ctime_ns, self.inode) == _stats_of(archive)
+
+
+def _stats_of(archive: os.stat_result) -> tuple[int, int, int, int]:
+    """What tells that a file was neither written to nor replaced."""
+    return archive.st_size, archive.st_mtime_ns, archive.st_ctime_ns, archive.st_ino
 
 
 def _from_file(job: Job) -> None:
@@ -187,22 +193,31 @@ def _from_http(job: Job) -> None:
 
 
 def _take(job: Job, archive: Path, digest: str = "", origin: Origin | None = None) -> None:
-    """Make the raw tree that of ``archive``. ``digest``: its digest, where that was just computed."""
+    """Make the raw tree that of ``archive``. ``digest``: its digest, where that was just computed.
+
+    An archive of the recorded stats is not read, unless under ``job.full``.
+    """
     from shardtrail.storage.local import file_digest
 
     checksum = job.config.download.checksum.lower()
     stats, record = archive.stat(), _load(job)
-    if record and record.is_of(stats) and checksum in ("", record.digest):
+    trusted = record is not None and record.is_of(stats) and not job.full
+    if record and trusted and checksum in ("", record.digest):
         return
-    digest = digest or file_digest(archive, checksum.partition(":")[0] or "sha256", job.progress)
+    recorded = _algorithm(record.digest) if record else "sha256"
+    digest = digest or file_digest(archive, _algorithm(checksum) or recorded, job.progress)
     if checksum and digest != checksum:
         raise SourceError(
             f"{archive}: its checksum is {digest}, but params.yaml (download.checksum) expects {checksum}; "
             "fetch the archive again, or correct the checksum"
         )
-    algorithm, same_file = digest.partition(":")[0], record is not None and record.is_of(stats)
-    if record and (record.digest == digest or (same_file and not record.digest.startswith(f"{algorithm}:"))):
-        _save(job, dataclasses.replace(record, digest=digest, mtime_ns=stats.st_mtime_ns, origin=origin))
+    if record and not trusted:
+        same = digest if _algorithm(digest) == recorded else file_digest(archive, recorded, job.progress)
+        trusted = same == record.digest
+    size, mtime_ns, ctime_ns, inode = _stats_of(stats)
+    if record and trusted:
+        now = dataclasses.replace(record, digest=digest, mtime_ns=mtime_ns, ctime_ns=ctime_ns, inode=inode)
+        _save(job, dataclasses.replace(now, origin=origin))
         return
     if record and job.reproduce:
         raise SourceChanged(
@@ -210,21 +225,27 @@ def _take(job: Job, archive: Path, digest: str = "", origin: Origin | None = Non
             f"({record.digest} then, {digest} now); take the change in: shardtrail run"
         )
     _replace_tree(job, archive, stats)
-    _save(job, _Unpacked(_key(job), digest, stats.st_size, stats.st_mtime_ns, origin))
+    _save(job, _Unpacked(_key(job), digest, size, mtime_ns, ctime_ns, inode, origin))
+
+
+def _algorithm(digest: str) -> str:
+    """The first half of ``algorithm:hex``; empty if there is no digest."""
+    return digest.partition(":")[0]
 
 
 def _replace_tree(job: Job, archive: Path, stats: os.stat_result) -> None:
     """Unpack beside the present tree, then put the new one in its place. Killed anywhere, it starts over."""
     from shardtrail.storage.archive import unpack
+    from shardtrail.storage.local import remove_tree
 
     tree = job.raw
     fresh, old = (tree.with_name(f".{tree.name}.{suffix}.tmp") for suffix in ("new", "old"))
     for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(leftover)
     unpack(archive, fresh, job.progress)
-    now = archive.stat()
-    if (now.st_size, now.st_mtime_ns) != (stats.st_size, stats.st_mtime_ns):
-        shutil.rmtree(fresh)
+    if _stats_of(archive.stat()) != _stats_of(stats):
+        remove_tree(fresh)
         raise SourceChanged(f"{archive} was written to while it was unpacked; run again when it is complete")
     os.sync()  # the record must not outlive, in a power cut, the files that it vouches for
     _record(job.folder).unlink(missing_ok=True)
@@ -232,7 +253,8 @@ def _replace_tree(job: Job, archive: Path, stats: os.stat_result) -> None:
         tree.rename(old)
     fresh.rename(tree)
     sync_folder(tree.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        remove_tree(old)
 
 
 def _record(folder: Folder) -> Path:
