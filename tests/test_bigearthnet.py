@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -305,6 +306,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreference
         {"bigtiff": True},
         {"bigtiff": True, "byteorder": ">"},
         {"tile": (64, 64)},
+        {"tile": (1024, 1024), "compression": "deflate"},
+        {"rowsperstrip": 4096},
         {"rowsperstrip": 7},
         {"compression": "lzw", "predictor": 2},
         {"compression": "deflate", "predictor": 2},
@@ -389,7 +392,29 @@ def test_wide_integers_are_summed_exactly(values, dtype):
 # What is refused
 
 
+def with_tags(content: bytes, *tags: tuple[int, int]) -> bytes:
+    """A little-endian TIFF with further (tag, value) entries in its directory."""
+    (start,) = struct.unpack_from("<I", content, 4)
+    (count,) = struct.unpack_from("<H", content, start)
+    old = [content[place : place + 12] for place in range(start + 2, start + 2 + 12 * count, 12)]
+    new = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags]
+    entries = sorted([*old, *new], key=lambda entry: struct.unpack_from("<H", entry))
+    place = len(content) + len(content) % 2
+    directory = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
+    return content[:4] + struct.pack("<I", place) + content[8:].ljust(place - 8, b"\0") + directory
+
+
 BAD_BANDS = {
+    "unreadable_tiff tiles": (
+        with_tags(tiff(reflectance()), (322, 0x7FF0), (323, 0x7FF0)),
+        r"tiles of 32752 x 32752 pixels for an image of 120 x 120",
+    ),
+    "unreadable_tiff padding": (tiff(reflectance(), tile=(2048, 2048), compression="zstd"), r"tiles of 2048 x 2048"),
+    "unreadable_tiff narrow": (with_tags(tiff(reflectance()), (322, 8192), (323, 16)), r"tiles of 16 x 8192"),
+    "unreadable_tiff one side": (with_tags(tiff(reflectance()), (322, 64)), r"one side of the tiles only \(0 x 64\)"),
+    "unreadable_tiff twice": (with_tags(tiff(reflectance()), (257, 120)), r"tag 257 twice"),
+    "extra_pages slices": (with_tags(tiff(reflectance()), (32997, 30_000)), r"found 30000 slices"),
+    "extra_pages tile slices": (with_tags(tiff(reflectance()), (32998, 30_000)), r"found 30000 slices"),
     "missing_band": (None, r"B04 missing: expected 12 bands, found 11"),
     "empty_file": (b"", r"no bytes"),
     "unreadable_tiff text": (b"<html>not found</html>", r"not a TIFF: starts with b'<htm'"),
@@ -769,6 +794,11 @@ def test_sentinel2_alone_takes_no_notice_of_sentinel1(tree):
     assert built.accepted == [S2, S2_OTHER]
     assert not built.assembly.rejected
     assert built.layout.schema().texts == ("patch_name",)
+    # Its files are not even read, but counted among those left aside; where they may be needed they are.
+    assert ({unit.kind for unit in built.grouping.units}, built.grouping.ignored) == ({"s2"}, 3)
+    for sensors in ("auto", "s1s2"):
+        grouping = tree.build(sensors=sensors).grouping
+        assert ({unit.kind for unit in grouping.units}, grouping.ignored) == ({"s1", "s2"}, 0)
 
 
 def test_auto_takes_sentinel2_alone_where_no_partner_is_there(tree):

@@ -92,7 +92,7 @@ class BigEarthNet:
     """
 
     name = "bigearthnet"
-    check_version = 1
+    check_version = 2
 
     def __init__(self, options: BigEarthNetParams, root: Path = Path()) -> None:
         """Options are the section ``bigearthnet`` of params.yaml; ``root`` is the working folder."""
@@ -111,7 +111,10 @@ class BigEarthNet:
         return CLASSES_19 if self._options.classes == 19 else CLASSES_43
 
     def group(self, files: Iterable[tuple[str, int]]) -> Grouping:
-        """One unit a patch folder. Files that belong to no patch are left aside and counted."""
+        """One unit a patch folder. Files that belong to no patch are left aside and counted.
+
+        With ``sensors: s2`` those of Sentinel-1 are, too: no sample would have them.
+        """
         lists = {*self._options.splits, *self._options.exclude}
         folders: dict[str, list[tuple[str, int]]] = defaultdict(list)
         tables, ignored = [], 0
@@ -125,7 +128,7 @@ class BigEarthNet:
                 folders[folder].append((name, size))
         units: list[Unit] = []
         for folder, members in folders.items():
-            found = list(units_of_folder(folder, members))
+            found = [unit for unit in units_of_folder(folder, members) if unit.kind in self._kinds()]
             units += found
             ignored += len(members) - sum(len(unit.files) for unit in found)
         return Grouping(tuple(sorted(units, key=lambda unit: unit.key)), tuple(sorted(tables)), ignored)
@@ -199,6 +202,9 @@ class BigEarthNet:
             for file, content in zip(files, contents, strict=True)
             if file.role in bands
         }
+
+    def _kinds(self) -> tuple[str, ...]:
+        return ("s2",) if self._options.sensors == "s2" else ("s2", "s1")
 
     def _metadata_tables(self, raw: Path, tables: Sequence[str]) -> dict[Path, str]:
         """v2's tables -> how they are called in findings: those in the source, then those named as split lists."""

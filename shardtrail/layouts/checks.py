@@ -49,7 +49,21 @@ _READABLE: Final = {1, 32773} | _PREDICTABLE
 
 _INTEGERS: Final = {1: "B", 3: "H", 4: "I", 16: "Q"}
 _WIDTH, _HEIGHT, _COMPRESSION, _SAMPLES, _PREDICTOR = 256, 257, 259, 277, 317
-_WANTED: Final = {_WIDTH, _HEIGHT, _COMPRESSION, _SAMPLES, _PREDICTOR}
+_TILE_WIDTH, _TILE_HEIGHT, _DEPTH, _TILE_DEPTH = 322, 323, 32997, 32998
+_DEFAULTS: Final = {
+    _COMPRESSION: 1,
+    _SAMPLES: 1,
+    _PREDICTOR: 1,
+    _TILE_WIDTH: 0,
+    _TILE_HEIGHT: 0,
+    _DEPTH: 1,
+    _TILE_DEPTH: 1,
+}
+_WANTED: Final = {_WIDTH, _HEIGHT, *_DEFAULTS}
+
+_TILE_SIDE: Final = 4096
+_PADDED_PIXELS: Final = 1 << 20
+"""Tiles may decode to so many pixels, or to 16 times the image's: writers use one size of tile for images of any."""
 
 
 class BadContent(ValueError):
@@ -81,13 +95,18 @@ class TiffHeader:
     predictor: int
     pages: bool
     """Whether there is a second page."""
+    tile: tuple[int, int]
+    """Height and width of a tile; zeros in a TIFF of strips."""
+    depth: int
+    """Slices of the image, or of a tile, whichever is more: SGI's extension, which libtiff decodes."""
 
 
 def tiff_header(content: bytes) -> TiffHeader:
     """Read the first directory of a TIFF or BigTIFF of either byte order.
 
     Raises:
-        BadContent: ``empty_file``, or ``unreadable_tiff`` for anything that is not a whole TIFF directory.
+        BadContent: ``empty_file``, or ``unreadable_tiff`` for anything that is not a whole TIFF directory, and for
+            one with a tag twice: which of the two holds is every reader's own choice.
 
     Source:
         TIFF 6.0, section 2; BigTIFF as libtiff documents it.
@@ -108,8 +127,11 @@ def tiff_header(content: bytes) -> TiffHeader:
         first = start + struct.calcsize(order + count_code)
         end = first + entries * struct.calcsize(order + entry)
         (second,) = struct.unpack_from(order + offset_code, content, end)
-        tags = {_COMPRESSION: 1, _SAMPLES: 1, _PREDICTOR: 1}
+        tags, seen = dict(_DEFAULTS), set[int]()
         for tag, kind, _, value in struct.iter_unpack(order + entry, content[first:end]):
+            if tag in seen:
+                raise BadContent("unreadable_tiff", f"its directory has tag {tag} twice")
+            seen.add(tag)
             if tag in _WANTED:
                 (tags[tag],) = struct.unpack_from(order + _INTEGERS[kind], value)
         return TiffHeader(
@@ -119,6 +141,8 @@ def tiff_header(content: bytes) -> TiffHeader:
             compression=tags[_COMPRESSION],
             predictor=tags[_PREDICTOR],
             pages=bool(second),
+            tile=(tags[_TILE_HEIGHT], tags[_TILE_WIDTH]),
+            depth=max(tags[_DEPTH], tags[_TILE_DEPTH]),
         )
     except (struct.error, KeyError, OverflowError) as error:
         raise BadContent(
@@ -141,8 +165,9 @@ def read_tiff(content: bytes, shape: tuple[int, int]) -> np.ndarray:
             ``unexpected_size``.
     """
     header = tiff_header(content)
-    if header.pages or header.samples != 1:
-        found = "more than one page" if header.pages else f"{header.samples} values a pixel"
+    if header.pages or header.samples != 1 or header.depth != 1:
+        found = f"{header.samples} values a pixel" if header.samples != 1 else f"{header.depth} slices"
+        found = "more than one page" if header.pages else found
         raise BadContent("extra_pages", f"expected one page with one value a pixel, found {found}")
     name = COMPRESSIONS.get(header.compression, "unknown")
     if header.compression not in _READABLE:
@@ -158,6 +183,7 @@ def read_tiff(content: bytes, shape: tuple[int, int]) -> np.ndarray:
             "unexpected_size",
             f"expected {shape[0]} x {shape[1]} pixels, found {header.height} x {header.width}",
         )
+    _check_tiles(header)
     try:
         array = np.asarray(imagecodecs.tiff_decode(content))
     except Exception as error:  # libtiff's and the codec's failures come as several kinds
@@ -165,6 +191,22 @@ def read_tiff(content: bytes, shape: tuple[int, int]) -> np.ndarray:
     if array.shape != shape:
         raise BadContent("unreadable_tiff", f"decodes to shape {array.shape} although its directory says {shape}")
     return array
+
+
+def _check_tiles(header: TiffHeader) -> None:
+    """Refuse tiles that decode to far more than the image: some KiB of them can ask for GiB of memory."""
+    height, width = header.tile
+    if not height and not width:
+        return  # strips, of which libtiff decodes no more than the image has
+    if not height or not width:
+        raise BadContent("unreadable_tiff", f"its directory gives one side of the tiles only ({height} x {width})")
+    padded = -(-header.height // height) * height * -(-header.width // width) * width
+    if max(height, width) > _TILE_SIDE or padded > max(_PADDED_PIXELS, 16 * header.height * header.width):
+        raise BadContent(
+            "unreadable_tiff",
+            f"tiles of {height} x {width} pixels for an image of {header.height} x {header.width}; "
+            f"at most {_TILE_SIDE} a side, and {_PADDED_PIXELS} pixels or 16 times the image's, are decoded",
+        )
 
 
 def band_sums(array: np.ndarray) -> BandSums:
