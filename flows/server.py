@@ -85,22 +85,21 @@ def prefect_pages(job: Job, port: int) -> None:
 
 def mlflow_pages(job: Job, port: int) -> None:
     """Serve MLflow's pages over the working folder's own database until Ctrl-C."""
-    from shardtrail.tracking.store import resolve_uri
+    from shardtrail.tracking.store import redact, resolve_uri
 
     uri = resolve_uri(job.config.tracking.uri, job.folder.root)
     if uri.startswith(("http://", "https://")):
-        print(f"MLflow: {uri}")
+        print(f"MLflow: {redact(uri)}")
         return
     port = port or _free_port()
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", uri, "--default-artifact-root", str(job.folder.root / "mlartifacts")]
+    command, environment = mlflow_server(uri, job.folder.root / "mlartifacts", port)
     job.folder.logs.mkdir(parents=True, exist_ok=True)
     log = job.folder.logs / "mlflow-server.log"
     with log.open("ab") as output:
         server = subprocess.Popen(
             command,
             cwd=job.folder.root,
-            env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -112,6 +111,25 @@ def mlflow_pages(job: Job, port: int) -> None:
         _until_interrupted()
     finally:
         _stop(server)
+
+
+def mlflow_server(uri: str, artifacts: Path, port: int) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of an MLflow server on loopback.
+
+    Args:
+        uri: of its database. It may hold a password, and every user of the machine can read a command line, so it
+            goes by the environment.
+        artifacts: where runs keep their files.
+        port: to listen on.
+    """
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--default-artifact-root", str(artifacts)]
+    environment = {
+        "MLFLOW_BACKEND_STORE_URI": uri,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+    return command, environment
 
 
 def _until_interrupted() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from shardtrail.errors import PipelineError
 from shardtrail.job import Job
 from shardtrail.layouts import get_layout
-from shardtrail.storage.source import is_archive
+from shardtrail.storage.local import scan
+from shardtrail.storage.source import kind, materialise
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def check(job: Job) -> list[CheckResult]:
         ConfigError: the layout cannot be loaded.
     """
     results = [CheckResult("parameters", True, f"{job.folder.params} is sound (digest {job.config.digest()[:12]})")]
-    get_layout(job.config)
+    get_layout(job.config, job.folder.root)
     results.append(_stages(job))
     source, raw_bytes = _source(job)
     results.append(source)
@@ -57,33 +58,47 @@ def _stages(job: Job) -> CheckResult:
 def _source(job: Job) -> tuple[CheckResult, int]:
     """Whether the source is there, and its bytes (0 where they cannot be known without fetching it)."""
     source = job.config.source
-    if source.startswith(("http://", "https://")):
-        return CheckResult("source", True, f"{source} (asked only when it is fetched)"), 0
-    path = Path(source).expanduser()
-    path = path if path.is_absolute() else job.folder.root / path
-    if is_archive(source):
-        if not path.is_file():
-            return CheckResult("source", False, f"{path} does not exist; set source in {job.folder.params}"), 0
-        return CheckResult("source", True, f"{path}, {path.stat().st_size:,} bytes"), path.stat().st_size
-    from shardtrail.storage.local import scan
-
     try:
+        match kind(source):
+            case "http":
+                from shardtrail.storage.http import shown
+
+                return CheckResult("source", True, f"{shown(source)} (asked only when it is fetched)"), 0
+            case "archive":
+                return _archive(job)
+        materialise(job)  # of a folder, this only looks at it
         found = scan(job.raw)
-        grouping = get_layout(job.config).group(zip(found.paths, found.size.tolist(), strict=True))
+        grouping = get_layout(job.config, job.folder.root).group(zip(found.paths, found.size.tolist(), strict=True))
     except PipelineError as error:
         return CheckResult("source", False, str(error)), 0
-    total = int(found.size.sum())
     text = (
-        f"{job.raw}: {len(found.paths):,} files, {total:,} bytes, {len(grouping.units):,} units of {job.config.layout}"
+        f"{job.raw}: {len(found.paths):,} files, {found.bytes:,} bytes, "
+        f"{len(grouping.units):,} units of {job.config.layout}"
     )
-    return CheckResult("source", bool(grouping.units), text), total
+    return CheckResult("source", bool(grouping.units), text), found.bytes
+
+
+def _archive(job: Job) -> tuple[CheckResult, int]:
+    path = job.folder.root / Path(job.config.source).expanduser()
+    if not path.is_file():
+        return CheckResult("source", False, f"{path} is no file; set source in {job.folder.params}"), 0
+    size = path.stat().st_size
+    return CheckResult("source", True, f"{path}, {size:,} bytes as it is packed"), size
 
 
 def _space(job: Job, raw_bytes: int) -> CheckResult:
     """Raw samples become shards of about their own size; the DVC cache links to them where the disk can."""
     place = job.folder.root
+    if not os.access(place, os.W_OK):
+        return CheckResult("disk", False, f"{place} cannot be written to")
     free = shutil.disk_usage(place).free
-    need = raw_bytes
-    writable = os.access(place, os.W_OK)
-    text = f"about {need:,} bytes for the shards, {free:,} free on {place}"
-    return CheckResult("disk", writable and free > need, text if writable else f"{place} cannot be written to")
+    made = sum(shard.stat().st_size for shard in job.folder.shards.glob("*.tfrecord"))
+    need = max(raw_bytes - made, 0)
+    if kind(job.config.source) == "archive":
+        text = (
+            f"{need:,} bytes and more: that is the archive as packed; its tree and its shards take their own size each"
+        )
+    else:
+        text = f"about {need:,} bytes for the shards"
+    there = f" beside the {made:,} of those there are" if made else ""
+    return CheckResult("disk", free >= need, f"{text}{there}, {free:,} free on {place}")
