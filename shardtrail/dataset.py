@@ -79,48 +79,62 @@ class Dataset:
         return hashlib.sha256(canonical_json(content)).hexdigest()
 
     def to_json(self) -> bytes:
-        """The bytes of ``dataset.json``."""
-        return to_json(
-            {
-                "format": 1,
-                "digest": self.digest,
-                "encoding": {"name": self.encoding, "version": self.encoding_version},
-                "schema": schema_to_json(self.schema),
-                "samples": dict(self.samples),
-                "splits": self.splits,
-                "bands": {name: dict(values) for name, values in self.bands.items()},
-                "classes": {split: dict(values) for split, values in self.classes.items()},
-                "shards": [dataclasses.asdict(shard) for shard in self.shards],
-            }
-        )
+        """The bytes of ``dataset.json``; ``content`` is sha256 of the canonical JSON of all other keys."""
+        values = {
+            "format": 1,
+            "digest": self.digest,
+            "encoding": {"name": self.encoding, "version": self.encoding_version},
+            "schema": schema_to_json(self.schema),
+            "samples": dict(self.samples),
+            "splits": self.splits,
+            "bands": {name: dict(values) for name, values in self.bands.items()},
+            "classes": {split: dict(values) for split, values in self.classes.items()},
+            "shards": [dataclasses.asdict(shard) for shard in self.shards],
+        }
+        return to_json({**values, "content": _content(values)})
 
 
 def load_dataset(path: Path) -> Dataset:
     """Read ``dataset.json``.
 
     Raises:
-        ConfigError: absent, not JSON, of a later format, or its digest does not fit its content.
+        ConfigError: absent, not JSON, of a later format, incomplete, or other than it was written.
     """
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; build the dataset first: shardtrail run --until hash") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON ({error}); build it again: shardtrail run --until hash") from error
+        raise ConfigError(f"{path} does not exist; build the dataset first: {_MEND}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON ({error}); build it again: {_MEND}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} holds a {type(values).__name__}, expected an object; build it again: {_MEND}")
     if values.get("format") != 1:
         raise ConfigError(f"{path} has format {values.get('format')!r}; this version of shardtrail reads format 1")
-    dataset = Dataset(
-        schema=schema_from_json(values["schema"]),
-        encoding=values["encoding"]["name"],
-        encoding_version=values["encoding"]["version"],
-        shards=tuple(Shard(**shard) for shard in values["shards"]),
-        bands=values["bands"],
-        classes=values["classes"],
-        samples=values["samples"],
-    )
-    if dataset.digest != values["digest"]:
-        raise ConfigError(f"{path} was edited: its digest does not fit its shards; build it again: shardtrail run")
+    try:
+        content = values.pop("content")
+        dataset = Dataset(
+            schema=schema_from_json(values["schema"]),
+            encoding=values["encoding"]["name"],
+            encoding_version=values["encoding"]["version"],
+            shards=tuple(Shard(**shard) for shard in values["shards"]),
+            bands=values["bands"],
+            classes=values["classes"],
+            samples=values["samples"],
+        )
+        whole = content == _content(values) and dataset.digest == values["digest"]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{path} lacks a key or has one of another type ({what}); build it again: {_MEND}") from error
+    if not whole:
+        raise ConfigError(f"{path} was edited: its digest does not fit its content; build it again: {_MEND}")
     return dataset
+
+
+_MEND = "shardtrail run --until hash"
+
+
+def _content(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(values)).hexdigest()
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:

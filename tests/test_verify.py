@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -79,6 +78,21 @@ def forge_receipt(job: Job, path: Path) -> None:
 
 def second_record(job: Job) -> int:
     return read_index(path_of(job).with_suffix(".index"))[1][0]
+
+
+class Heard(Silent):
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+def falsify_dataset(job: Job) -> None:
+    """A dataset.json that is whole in itself and names a false md5, as one made from a false receipt did."""
+    dataset = load_dataset(job.folder.dataset)
+    shards = tuple(dataclasses.replace(s, md5="0" * 32) if s.address == ADDRESS else s for s in dataset.shards)
+    job.folder.dataset.write_bytes(dataclasses.replace(dataset, shards=shards).to_json())
 
 
 # Name -> what is done, and the faults to be found by record (-1: the last) and kind.
@@ -213,12 +227,7 @@ def test_repair_says_what_the_raw_data_no_longer_give(built, own, finished):
     lost.unlink()
     built.folder.params.write_text(own.folder.params.read_text())
     said: list[str] = []
-
-    class Heard(Silent):
-        def say(self, line: str) -> None:
-            said.append(line)
-
-    job = open_job(built.folder.root, progress=Heard())
+    job = open_job(built.folder.root, progress=Heard(said))
     flip(path_of(job), 500)
     damaged = digests(job.folder.shards)
 
@@ -233,12 +242,9 @@ def test_repair_says_what_the_raw_data_no_longer_give(built, own, finished):
 
 def test_other_bytes_never_take_a_recorded_name(built):
     """If the same raw files gave other bytes than recorded, the shard is refused, not silently replaced."""
-    victim = recorded(built)
-    receipt = built.folder.receipts / f"{victim.fingerprint}.json"
-    values = json.loads(receipt.read_bytes())
-    receipt.write_text(json.dumps({**values, "md5": "0" * 32}))
+    victim, path = recorded(built), path_of(built)
+    forge_receipt(built, path)
     built.folder.dataset.unlink()
-    path = built.folder.shards / victim.file
     path.unlink()
 
     with pytest.raises(StageFailed, match=f"md5 {victim.md5}, recorded {'0' * 32}"):
@@ -273,3 +279,84 @@ def test_an_edited_dataset_json_is_refused(built):
     built.folder.dataset.write_text(text.replace(recorded(built).md5, "0" * 32))
     with pytest.raises(ConfigError, match="was edited"):
         verify(built)
+
+
+def test_a_false_receipt_never_reaches_dataset_json(built):
+    """Where receipt and dataset.json name different bytes, hash reads the shard and corrects the receipt."""
+    before = built.folder.dataset.read_bytes()
+    forge_receipt(built, path_of(built))
+
+    hash_shards(built)
+
+    assert built.folder.dataset.read_bytes() == before
+    receipt = read_receipt(built.folder.receipts, recorded(built).fingerprint)
+    assert receipt is not None and receipt.md5 == recorded(built).md5
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace('"md5": "', '"md5": "0'),
+        lambda text: text.replace('"status": "done"', '"status": 1'),
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: "[" * 100_000,
+        lambda text: "null",
+    ],
+)
+def test_a_receipt_that_is_not_as_written_is_no_evidence(built, damage):
+    """A receipt that was edited, cut or replaced counts as lost: its shard is read, found right and kept."""
+    before = digests(built.folder.data)
+    for path in built.folder.receipts.glob("*.json"):
+        path.write_text(damage(path.read_text()))
+        assert read_receipt(built.folder.receipts, path.stem) is None
+
+    build = shard(built)
+    hash_shards(built)
+
+    assert (build.written, build.kept) == (0, build.planned)
+    assert digests(built.folder.data) == before
+
+
+def test_an_edited_receipt_without_dataset_json_is_no_evidence(built, finished):
+    """With no other book to contradict it, an edited receipt still puts no false md5 into dataset.json."""
+    path = built.folder.receipts / f"{recorded(built).fingerprint}.json"
+    path.write_text(path.read_text().replace(recorded(built).md5, "0" * 32))
+    built.folder.dataset.unlink()
+
+    hash_shards(built)
+
+    assert built.folder.dataset.read_bytes() == finished.folder.dataset.read_bytes()
+
+
+def test_a_false_dataset_json_is_corrected(built, finished):
+    """Where a rebuild gives the bytes on disk, repair corrects the receipt and hash dataset.json; both say so."""
+    falsify_dataset(built)
+    said: list[str] = []
+    job = open_job(built.folder.root, progress=Heard(said))
+
+    assert kinds(verify(job, deep=True)) == [(ADDRESS, None, "md5")]
+    assert repair(job, verify(job, deep=True)) == (ADDRESS,)
+    (line,) = said
+    assert line.startswith(f"{ADDRESS}: the raw files give the very bytes on disk")
+    assert line.endswith("shardtrail run --until hash")
+
+    hash_shards(job)
+    assert said[1].startswith(f"{ADDRESS}: dataset.json named md5 {'0' * 32}")
+    assert digests(job.folder.data) == digests(finished.folder.data)
+    assert verify(job, deep=True).faults == ()
+
+
+def test_sound_records_of_other_bytes_are_not_named(built):
+    """A shard whose records are right but whose bytes neither receipt nor dataset.json names stops hash."""
+    falsify_dataset(built)
+    forge = recorded(built).fingerprint
+    receipt = read_receipt(built.folder.receipts, forge)
+    assert receipt is not None
+    write_receipt(built.folder.receipts, forge, dataclasses.replace(receipt, md5="1" * 32))
+
+    with pytest.raises(StageFailed, match=f"expected {'0' * 32} or {'1' * 32}"):
+        hash_shards(built)
+    shard(built)
+    hash_shards(built)
+    assert verify(built, deep=True).faults == ()

@@ -47,7 +47,7 @@ class Change:
         kept: shards that both plans name.
         written: shards of the new plan that neither the old plan names nor the disk holds.
         found: shards of the new plan alone that the disk holds already, from an earlier build.
-        dropped: shards of the old plan alone; they stay on disk until ``shardtrail gc``.
+        dropped: shards of the old plan alone; once ``hash`` is done they lie in ``data/retired/``.
         samples: records to write.
         bytes: nominal payload to write.
     """

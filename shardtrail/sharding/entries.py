@@ -21,7 +21,7 @@ from shardtrail.layouts import get_layout
 from shardtrail.manifest import manifest_schema
 from shardtrail.samples import SourceFile
 from shardtrail.sharding.entry import RecordEntry, ShardCheck, ShardEntry, pack_records
-from shardtrail.sharding.receipts import read_receipt
+from shardtrail.sharding.receipts import is_done, read_receipt
 from shardtrail.stat_cache import Stat
 
 Digests = Callable[[Iterable[str]], Mapping[str, tuple[Stat, str]]]
@@ -58,16 +58,30 @@ def recorded_shards(folder: Folder) -> dict[str, Shard]:
     return {}
 
 
-def shard_check(folder: Folder, plan: pa.Table, shard: PlannedShard, recorded: Mapping[str, Shard]) -> ShardCheck:
-    """What to compare a planned shard with; its md5 is that of dataset.json or else of its receipt."""
-    known = recorded.get(shard.fingerprint) or read_receipt(folder.receipts, shard.fingerprint)
+def shard_check(folder: Folder, plan: pa.Table, shard: PlannedShard, md5: str = "") -> ShardCheck:
+    """What to compare a planned shard with."""
     return ShardCheck(
         address=shard.address,
         name=shard.name,
         shards=folder.shards,
         sample_ids=tuple(plan["sample_id"].slice(shard.first, shard.records).to_pylist()),
         records=shard.records,
-        md5=known.md5 if known else "",
+        md5=md5,
+    )
+
+
+def known_md5(folder: Folder, shard: PlannedShard, recorded: Mapping[str, Shard]) -> str:
+    """The md5 that a shard has by dataset.json or else by its receipt; empty if it was never written."""
+    known = recorded.get(shard.fingerprint) or read_receipt(folder.receipts, shard.fingerprint)
+    return known.md5 if known else ""
+
+
+def vouched_for(folder: Folder, shard: PlannedShard, recorded: Mapping[str, Shard]) -> bool:
+    """Whether a shard need not be opened: its receipt's stat is that on disk, and dataset.json names the same bytes."""
+    receipt = read_receipt(folder.receipts, shard.fingerprint)
+    known = recorded.get(shard.fingerprint)
+    return is_done(receipt, folder.shards, shard.records) and (
+        known is None or (receipt is not None and receipt.md5 == known.md5)
     )
 
 
@@ -105,7 +119,7 @@ class Entries(Sequence[tuple[str, ShardEntry]]):
         shard = self._shards[index]
         folder, config = self._job.folder, self._job.config
         entry = ShardEntry(
-            check=shard_check(folder, self._plan, shard, self._recorded),
+            check=shard_check(folder, self._plan, shard, known_md5(folder, shard, self._recorded)),
             fingerprint=shard.fingerprint,
             raw=self._job.raw,
             receipts=folder.receipts,

@@ -1,17 +1,19 @@
 """Receipts: what is known of each shard's bytes, kept in ``.shardtrail/receipts/<fingerprint>.json``.
 
-They are evidence, never output: a shard without one is looked at, not lost.
+They are evidence, never output: a shard without one is looked at, not lost. Each carries a checksum of
+itself, so that one that was edited or cut is no evidence.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from shardtrail.files import to_json, write_atomic
+from shardtrail.files import canonical_json, to_json, write_atomic
 from shardtrail.sharding.check import CheckedShard
 
 
@@ -46,16 +48,25 @@ class Receipt:
 
 
 def read_receipt(receipts: Path, fingerprint: str) -> Receipt | None:
-    """The receipt of a shard; none if there is none that can be read."""
+    """The receipt of a shard; none if there is none, or none that is as it was written."""
     try:
-        return Receipt(**json.loads((receipts / f"{fingerprint}.json").read_bytes()))
-    except (OSError, ValueError, TypeError):
+        values = json.loads((receipts / f"{fingerprint}.json").read_bytes())
+        if values.pop("checksum") != _checksum(values):
+            return None
+        return Receipt(**values)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
 def write_receipt(receipts: Path, fingerprint: str, receipt: Receipt) -> None:
     """Replace the receipt of a shard."""
-    write_atomic(receipts / f"{fingerprint}.json", to_json(dataclasses.asdict(receipt)))
+    values = dataclasses.asdict(receipt)
+    write_atomic(receipts / f"{fingerprint}.json", to_json({**values, "checksum": _checksum(values)}))
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    """sha256 of the other fields. It tells damage from evidence; it is no signature."""
+    return hashlib.sha256(canonical_json(values)).hexdigest()
 
 
 def all_receipts(receipts: Path) -> dict[str, Receipt]:

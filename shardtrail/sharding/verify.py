@@ -20,7 +20,7 @@ from shardtrail.job import Job
 from shardtrail.manifest import read_table
 from shardtrail.sharding.build import build_shards
 from shardtrail.sharding.check import CheckedShard, check_shard
-from shardtrail.sharding.entries import planned_shards, shard_check
+from shardtrail.sharding.entries import known_md5, planned_shards, shard_check
 from shardtrail.sharding.entry import ShardCheck
 from shardtrail.sharding.lease import lease
 from shardtrail.sharding.receipts import Receipt, all_receipts, is_done
@@ -105,6 +105,9 @@ def verify(job: Job, deep: bool = False) -> Verification:
 def repair(job: Job, verification: Verification) -> tuple[str, ...]:
     """Build exactly the faulty shards again, to the md5 they had; foreign files stay.
 
+    Where the raw data give exactly the bytes on disk, the books were false: the receipt is corrected, and the job's
+    progress says what corrects dataset.json.
+
     A faulty shard stays where it is until the rename of its replacement. Where the raw data no
     longer give it, the job's progress and ``shardtrail status`` say why.
 
@@ -138,7 +141,9 @@ def _expected(folder: Folder) -> list[ShardCheck]:
     checks = []
     if folder.plan.exists():
         plan = read_table(folder.plan)
-        checks = [shard_check(folder, plan, shard, recorded) for shard in planned_shards(plan)]
+        checks = [
+            shard_check(folder, plan, shard, known_md5(folder, shard, recorded)) for shard in planned_shards(plan)
+        ]
     elif not recorded:
         raise ConfigError(
             f"{folder.root} holds neither plan nor dataset.json; build first: shardtrail run --until hash"
@@ -177,7 +182,7 @@ def _fault(check: ShardCheck, kind: str, detail: str) -> ShardFault:
 
 
 def _foreign(folder: Folder, expected: Sequence[ShardCheck], receipts: Mapping[str, Receipt]) -> list[ShardFault]:
-    """Shard files that nothing names. Those of older plans have receipts and wait for ``gc``."""
+    """Shard files that nothing names. Those of older plans have receipts."""
     known = {check.name for check in expected} | receipts.keys()
     names = sorted(path.name for path in folder.shards.glob("[!.]*") if path.suffix in (".tfrecord", ".index"))
     return [

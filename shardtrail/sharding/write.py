@@ -57,14 +57,18 @@ def build_shard(entry: ShardEntry) -> Built:
         write_atomic(entry.check.index, format_index(length for _, length in scan_records(entry.check.shard)))
         checked = check_shard(entry.check)
     if checked is None or checked.faults:
-        return Built(write_shard(entry), written=True)
+        return Built(write_shard(entry, on_disk=checked.md5 if checked else ""), written=True)
     receipt = adopted(checked, before)
     write_receipt(entry.receipts, entry.fingerprint, receipt)
     return Built(receipt, written=False)
 
 
-def write_shard(entry: ShardEntry) -> Receipt:
+def write_shard(entry: ShardEntry, on_disk: str = "") -> Receipt:
     """Write shard, index and receipt. On an error nothing of it stays and what was there before is untouched.
+
+    Args:
+        on_disk: md5 of the shard as it lies there. Where the raw files give just that, two witnesses
+            stand against the recorded md5, and it is the record that is wrong.
 
     Raises:
         SourceChanged: raw files are missing, unreadable or other than validated; up to ``MOST_NAMED`` are named.
@@ -78,7 +82,7 @@ def write_shard(entry: ShardEntry) -> Receipt:
         entry.check.shards.mkdir(parents=True, exist_ok=True)
         with _temporary(index) as (index_tmp, index_file), _temporary(shard) as (shard_tmp, shard_file):
             md5, lengths = _write_records(entry, shard_file)
-            if entry.check.md5 not in ("", md5):
+            if entry.check.md5 not in ("", md5) and on_disk != md5:
                 raise ShardError(
                     f"the same raw files now give other bytes: md5 {md5}, recorded {entry.check.md5}. Use the versions "
                     f"of shardtrail and its libraries that built it; to accept the new bytes, remove .shardtrail/"

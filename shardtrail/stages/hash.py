@@ -75,31 +75,50 @@ def _shard(planned: PlannedShard, receipt: Receipt) -> Shard:
 
 
 def _receipts(job: Job, plan: pa.Table, shards: list[PlannedShard]) -> dict[str, Receipt]:
-    """A receipt that its shard's stat confirms, by address; shards without one are hashed."""
+    """A receipt that its shard's stat confirms, by address; shards without one are hashed.
+
+    So are shards of which receipt and dataset.json name different bytes, since DVC must never be told a false md5:
+    what lies on disk must then hold every planned record and be what one of the two names.
+    """
     from shardtrail.sharding.check import check_shard
     from shardtrail.sharding.entries import recorded_shards, shard_check
     from shardtrail.sharding.receipts import adopted, is_done, read_receipt, write_receipt
 
     folder = job.folder
+    recorded = recorded_shards(folder)
     before = {shard.address: read_receipt(folder.receipts, shard.fingerprint) for shard in shards}
+    # The md5 of each shard by our books: one, two where they contradict each other, or none.
+    books = {
+        shard.address: {
+            known.md5 for known in (recorded.get(shard.fingerprint), before[shard.address]) if known and known.md5
+        }
+        for shard in shards
+    }
     done = {
         shard.address: receipt
         for shard in shards
-        if (receipt := before[shard.address]) and is_done(receipt, folder.shards, shard.records)
+        if (receipt := before[shard.address])
+        and books[shard.address] == {receipt.md5}
+        and is_done(receipt, folder.shards, shard.records)
     }
     doubtful = {shard.address: shard for shard in shards if shard.address not in done}
     if not doubtful:
         return done
     failed: dict[str, str] = {}
-    recorded = recorded_shards(folder)
-    units = [(address, shard_check(folder, plan, shard, recorded)) for address, shard in doubtful.items()]
+    units = [(address, shard_check(folder, plan, shard)) for address, shard in doubtful.items()]
     job.progress.start("hash", len(units), "shards")
     for outcome in job.mapper("hash", check_shard, units):
         address, checked = outcome.label, outcome.value
         if checked is None or checked.faults:
             reason = outcome.error if checked is None else checked.faults[0].detail
             failed[address] = f"{doubtful[address].name}.tfrecord: {reason}"
+        elif books[address] and checked.md5 not in books[address]:
+            expected = " or ".join(sorted(books[address]))
+            failed[address] = f"{doubtful[address].name}.tfrecord: md5 is {checked.md5}, expected {expected}"
         else:
+            known = recorded.get(doubtful[address].fingerprint)
+            if known and known.md5 != checked.md5:
+                job.progress.say(f"{address}: {folder.dataset.name} named md5 {known.md5}; it is {checked.md5}")
             done[address] = adopted(checked, before[address])
             write_receipt(folder.receipts, doubtful[address].fingerprint, done[address])
         job.progress.advance()

@@ -83,7 +83,7 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
     """
     from shardtrail.manifest import rows_digest
     from shardtrail.sharding.build import build_shards
-    from shardtrail.sharding.entries import planned_shards, recorded_shards
+    from shardtrail.sharding.entries import planned_shards, recorded_shards, vouched_for
 
     folder = job.folder
     with lease(folder):
@@ -93,16 +93,13 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
         wanted = _chosen(shards, only)
         names = {shard.name for shard in shards}
         take_back(folder, names)
-        done = {
-            shard.address
-            for shard in shards
-            if is_done(read_receipt(folder.receipts, shard.fingerprint), folder.shards, shard.records)
-        }
+        recorded = recorded_shards(folder)
+        done = {shard.address for shard in shards if vouched_for(folder, shard, recorded)}
         built, failed = build_shards(job, plan, [shard for shard in wanted if shard.address not in done])
         if len(done) + len(built) == len(shards):
             # Readers take dataset.json's shards until `hash` writes it anew. DVC, however, looks at the folder now.
-            recorded = () if job.reproduce else recorded_shards(folder).values()
-            retire(folder, names.union(one.file.removesuffix(".tfrecord") for one in recorded))
+            read = () if job.reproduce else recorded.values()
+            retire(folder, names.union(one.file.removesuffix(".tfrecord") for one in read))
     if failed:
         again = " ".join(list(failed)[:5]) + (" …" if len(failed) > 5 else "")
         raise StageFailed(
