@@ -52,12 +52,15 @@ def init(
 
     Example: shardtrail init mydata --source /data/BigEarthNet
     """
-    from flows.console import out
+    from flows.console import err, out
+    from shardtrail.init import caution
     from shardtrail.init import init as make
 
     target = _State.root / folder
     made = make(target, source, layout)
     out.print(f"{target}: " + (", ".join(made) if made else "nothing to do, all of it exists"))
+    if words := caution(source):
+        err.print(f"[yellow]![/] {words}")
     out.print(f"next: shardtrail -C {target} check, then run")
 
 

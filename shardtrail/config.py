@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -27,9 +28,9 @@ from shardtrail.errors import ConfigError
 
 
 class Params(BaseModel):
-    """Base of all sections: frozen, no unknown keys."""
+    """Base of all sections: frozen, no unknown keys. Errors show no values but through ``ConfigError``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class BigEarthNetParams(Params):
@@ -209,7 +210,8 @@ class Config(Params):
     """All parameters of a working folder."""
 
     source: str
-    """Folder, archive, or ``http(s)://`` address of an archive; relative paths start at the working folder."""
+    """Folder, archive, or ``http(s)://`` address of an archive; relative paths start at the working folder.
+    User and password of an address stand in ``~/.netrc``."""
     layout: str = "bigearthnet"
     """``bigearthnet``, or a layout of your own as ``package.module:name``."""
     check_sources: Literal["stat", "full"] = "stat"
@@ -232,6 +234,15 @@ class Config(Params):
     def _source(cls, value: str) -> str:
         if not value.strip():
             raise ValueError("must name the raw data: a folder, an archive or an http(s) address")
+        scheme, sign, rest = value.partition("://")
+        _, at, address = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")
+        if sign and at:
+            # params.yaml is committed to git. Spelt with "(got", lest the value itself be shown.
+            machine = re.sub(r":[0-9]*$", "", address)
+            raise ValueError(
+                "an address must hold no user or password, for params.yaml goes into git; put them into ~/.netrc "
+                f"(machine {machine} login … password …), which is read (got {scheme}://***@{address}…)"
+            )
         return value
 
     def digest(self) -> str:

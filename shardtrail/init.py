@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shardtrail.config import Config, parse_config
+from shardtrail.config import TrainParams, parse_config
 from shardtrail.errors import ConfigError, PipelineError
 from shardtrail.files import write_atomic
 from shardtrail.folder import Folder
@@ -155,7 +155,7 @@ def params_text(
     """The text of a ``params.yaml`` with every parameter at its default."""
     import json
 
-    defaults = Config(source=source).train.model_dump(mode="json")
+    defaults = TrainParams().model_dump(mode="json")
     train = "".join(f"  {key}: {json.dumps(value)}\n" for key, value in defaults.items())
     return _PARAMS.format(
         source=json.dumps(source, ensure_ascii=False),
@@ -205,6 +205,16 @@ def init(root: Path, source: str, layout: str = "bigearthnet") -> list[str]:
             made.append(path.name)
     made += _repositories(folder)
     return made
+
+
+def caution(source: str) -> str:
+    """What to look at in a source before its ``params.yaml`` is shared; empty if nothing.
+
+    A query may be as harmless as ``?download=1``, or a token: nobody but the user can tell.
+    """
+    if "://" not in source or "?" not in source:
+        return ""
+    return "params.yaml holds the query of the source's address, and git keeps it: make sure that it is no token"
 
 
 def _repositories(folder: Folder) -> list[str]:

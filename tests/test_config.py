@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
 
 from shardtrail.config import Config, load_config, parse_config, set_params
 from shardtrail.errors import ConfigError
-from shardtrail.init import params_text
+from shardtrail.init import caution, init, params_text
 
 
 def test_all_faults_are_reported_at_once_with_path_and_value() -> None:
@@ -26,6 +27,38 @@ def test_unusable_files_are_configuration_errors(text: str) -> None:
     """No parameters, no mapping, no YAML, no source: always a ConfigError."""
     with pytest.raises(ConfigError):
         parse_config(text)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "https://me:passw0rd@host.example:8443/set.tar",
+        "HTTPS://passw0rd@host.example",
+        "http://me:p@passw0rd@host.example?x",
+        "s3://me:passw0rd@bucket/set",
+    ],
+)
+def test_a_source_with_a_password_is_refused_without_showing_it(tmp_path: Path, source: str) -> None:
+    """User and password of an address have their place in ~/.netrc; the error says so, and holds neither."""
+    with pytest.raises(ConfigError, match=r"source: .*~/\.netrc") as caught:
+        parse_config(params_text(source))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "passw0rd" not in shown and "***@" in shown
+    with pytest.raises(ConfigError):
+        init(tmp_path / "work", source)
+    assert not (tmp_path / "work").exists()
+
+
+def test_an_at_sign_elsewhere_is_no_password() -> None:
+    """Folders, paths and queries may have an @ in them."""
+    for source in ("raw@home", "/data/a@b.tar", "https://host/a@b.tar", "https://host/x?mail=a@b", "https://host?a@b"):
+        assert parse_config(params_text(source)).source == source
+
+
+def test_a_query_is_kept_with_a_word_of_caution() -> None:
+    """A query may be a token or harmless: `init` asks the user to look at it, and says nothing of other sources."""
+    assert "token" in caution("https://host/set.tar?download=1")
+    assert not any(map(caution, ("raw?", "https://host/set.tar", "raw")))
 
 
 def test_the_written_params_hold_every_parameter_at_its_default() -> None:
