@@ -28,9 +28,9 @@ from shardtrail.errors import ConfigError
 
 
 class Params(BaseModel):
-    """Base of all sections: frozen, no unknown keys. Errors show no values but through ``ConfigError``."""
+    """Base of all sections: frozen, no unknown keys, no infinity. Errors show no values but through ``ConfigError``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
 
 class BigEarthNetParams(Params):
@@ -167,7 +167,7 @@ class ComputeParams(Params):
     """Where the units of a stage run. Never changes what is built."""
 
     executor: Literal["process"] = "process"
-    workers: int = Field(0, ge=0)
+    workers: int = Field(0, ge=0, le=1024)
     """Worker processes; 0: as many as this process may use cores."""
 
 
@@ -188,11 +188,23 @@ class RecordParams(Params):
     """Commit ``dvc.lock`` to git after it was written."""
 
 
+_CRON_PART = r"(\*|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?"
+_CRON_FIELD = re.compile(rf"{_CRON_PART}(,{_CRON_PART})*")
+
+
 class ScheduleParams(Params):
     """When ``nightly`` runs."""
 
     cron: str = "0 2 * * *"
     timezone: str = "UTC"
+
+    @field_validator("cron")
+    @classmethod
+    def _five_fields(cls, value: str) -> str:
+        fields = value.split()
+        if len(fields) != 5 or not all(map(_CRON_FIELD.fullmatch, fields)):
+            raise ValueError("write five fields: minute, hour, day, month, weekday, such as 0 2 * * *")
+        return value
 
     @field_validator("timezone")
     @classmethod
@@ -228,6 +240,15 @@ class Config(Params):
     tracking: TrackingParams = TrackingParams()
     record: RecordParams = RecordParams()
     schedule: ScheduleParams = ScheduleParams()
+
+    @field_validator("custom")
+    @classmethod
+    def _as_json(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"must hold what JSON can: texts, numbers, lists, mappings ({error})") from error
+        return value
 
     @field_validator("source")
     @classmethod
@@ -265,18 +286,57 @@ def load_config(path: Path) -> Config:
 def parse_config(text: str, name: str = "params.yaml") -> Config:
     """Check the text of a ``params.yaml``; see ``load_config``."""
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
 
-    try:
-        values = YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        raise ConfigError(f"{name} is not YAML: {error}") from error
+    values = _load_yaml(YAML(typ="safe", pure=True), text, name)
     if not isinstance(values, dict):
         raise ConfigError(f"{name} must hold parameters as `key: value` lines (got {type(values).__name__})")
     try:
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"{name} cannot be used:\n" + "\n".join(_faults(error))) from error
+
+
+_MOST_BYTES = 2**20
+"""No ``params.yaml`` is larger; YAML is read whole and slowly."""
+
+_MOST_NESTED = 100
+"""Levels of brackets, and of indentation: the YAML reader recurses."""
+
+_LONGEST = 2000
+"""Characters of one value; Python will not print integers of more than 4300 digits."""
+
+
+def _load_yaml(yaml: Any, text: str, name: str) -> Any:
+    """The values of a YAML text, without aliases: a few lines of them stand for gigabytes, or for themselves.
+
+    Raises:
+        ConfigError: too large, too deep, with an alias, or not YAML; dates and numbers out of range are none.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    if len(text.encode()) > _MOST_BYTES:
+        raise ConfigError(f"{name} is larger than 1 MiB; no parameters are")
+    try:
+        depth = 0
+        for event in YAML(typ="safe", pure=True).parse(text):
+            kind = type(event).__name__
+            if kind == "AliasEvent":
+                line = event.start_mark.line + 1
+                raise ConfigError(f"{name}, line {line}: aliases (*{event.anchor}) are not read; write the value out")
+            value = getattr(event, "value", None) or ""
+            if "\0" in value or len(value) > _LONGEST:
+                what = "a NUL character" if "\0" in value else f"a value of {len(value)} characters"
+                raise ConfigError(f"{name}, line {event.start_mark.line + 1}: {what}; no parameter has one")
+            depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
+            if depth > _MOST_NESTED:
+                raise ConfigError(f"{name} nests deeper than {_MOST_NESTED} levels; no parameters do")
+        return yaml.load(text)
+    except ConfigError:
+        raise
+    except (YAMLError, ValueError, OverflowError, TypeError, AttributeError, RecursionError) as error:
+        # Beside its own errors the reader lets through what Python says of the 31st of February.
+        raise ConfigError(f"{name} is not YAML: {error or type(error).__name__}") from error
 
 
 _EXCLUDES = {"shard.target_samples": "target_mib", "shard.target_mib": "target_samples"}
@@ -290,24 +350,20 @@ def set_params(path: Path, assignments: Sequence[str]) -> Config:
         ConfigError: an assignment is malformed or the result cannot be used; the file is then unchanged.
     """
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
 
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096
     yaml.representer.add_representer(type(None), _null)
     before = _read(path)
-    values = yaml.load(before)
+    values = _load_yaml(yaml, before, path.name)
     if not isinstance(values, dict):
         return parse_config(before, path.name)
     for assignment in assignments:
         key, sign, text = assignment.partition("=")
         if not sign or not key.strip():
             raise ConfigError(f"--set {assignment}: write it as section.key=value")
-        try:
-            value = YAML(typ="safe", pure=True).load(text) if text else ""
-        except YAMLError as error:
-            raise ConfigError(f"--set {assignment}: the value is not YAML") from error
+        value = _load_yaml(YAML(typ="safe", pure=True), text, f"--set {key.strip()}: the value") if text else ""
         *sections, last = key.strip().split(".")
         place = values
         for section in sections:
@@ -335,6 +391,8 @@ def _null(representer: Any, _: None) -> Any:
 
 def _read(path: Path) -> str:
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigError(f"{path} is larger than 1 MiB; no parameters are")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(

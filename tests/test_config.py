@@ -106,3 +106,60 @@ def test_where_it_runs_does_not_change_the_digest() -> None:
     base = parse_config("source: x")
     assert parse_config("source: x\ncompute: {workers: 3}\nschedule: {timezone: Asia/Tokyo}").digest() == base.digest()
     assert parse_config("source: x\nshard: {seed: 1}").digest() != base.digest()
+
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{one}: &{one} [{f'*{last}, ' * 9}]\n" for last, one in ("ab", "bc", "cd", "de", "ef")
+)
+
+HOSTILE = {
+    "no such day": "validate: {select: {date_from: 2017-02-31}}",
+    "5000 digits": "shard: {seed: " + "9" * 5000 + "}",
+    "9000 hex digits": "shard: {seed: 0x" + "f" * 9000 + "}",
+    "deep brackets": "custom: " + "[" * 50_000,
+    "deep lines": "custom:\n" + "".join(" " * level + "a:\n" for level in range(1, 300)),
+    "recursive alias": "custom: &a {b: *a}",
+    "alias bomb": BOMB,
+    "large": "custom: {a: " + "[1], " * 300_000 + "}",
+    "infinity": "train: {learning_rate: .inf}",
+    "not a number": "validate: {max_bad_share: .nan}",
+    "infinity in options": "custom: {a: [.inf]}",
+    "a day in options": "custom: {a: 2017-01-01}",
+    "NUL": 'layout: "a\\0b"',
+    "Python object": "custom: !!python/object:os.system x",
+    "bad tag": "shard: {target_mib: !!float x}",
+    "keys that are lists": "? [a, b]\n: 1",
+    "workers": "compute: {workers: 1025}",
+    "cron of words": "schedule: {cron: at night}",
+    "cron of four fields": "schedule: {cron: 0 2 * *}",
+    "cron with a command": "schedule: {cron: 0 2 * * $(id)}",
+}
+
+
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_hostile_files_are_configuration_errors(tmp_path: Path, fault: str) -> None:
+    """What a YAML reader stumbles over ends in a ConfigError, read alone or under --set, which then writes nothing."""
+    params = tmp_path / "params.yaml"
+    params.write_text(f"source: x\n{HOSTILE[fault]}\n")
+    before = params.read_bytes()
+    with pytest.raises(ConfigError):
+        load_config(params)
+    with pytest.raises(ConfigError):
+        set_params(params, ["train.epochs=3"])
+    assert params.read_bytes() == before
+
+
+@pytest.mark.parametrize("value", ["[" * 5000, "&a [*a]", "2017-02-31", "9" * 5000, ".inf"])
+def test_hostile_assignments_are_configuration_errors(tmp_path: Path, value: str) -> None:
+    """The value of --set is read with the same care as the file."""
+    params = tmp_path / "params.yaml"
+    params.write_text("source: x\n")
+    with pytest.raises(ConfigError):
+        set_params(params, [f"train.learning_rate={value}"])
+    assert params.read_text() == "source: x\n"
+
+
+@pytest.mark.parametrize("cron", ["0 2 * * *", "*/15 0-6,22 1,15 JAN-MAR mon-fri"])
+def test_cron_lines_are_taken(cron: str) -> None:
+    """Steps, ranges, lists and names are cron."""
+    assert parse_config(f"source: x\nschedule: {{cron: '{cron}'}}").schedule.cron == cron
