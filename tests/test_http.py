@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
@@ -454,6 +455,36 @@ def test_a_killed_fetch_goes_on(server: Server, tmp_path: Path) -> None:
 
     assert get(server, tmp_path, SHA256) == CONTENT
     assert server.requests[1]["range"] == f"bytes={there}-"
+
+
+@pytest.fixture
+def netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's file of passwords."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").touch(0o600)
+    return tmp_path / ".netrc"
+
+
+def test_passwords_come_from_netrc(server: Server, tmp_path: Path, netrc: Path) -> None:
+    """A host gets its own user and password; one that it redirects to, or that has no entry, gets none."""
+    netrc.write_text("machine 127.0.0.1 login me password passw0rd\nmachine other.example login x password y\n")
+    with serve() as other:
+        elsewhere = other.url.replace("127.0.0.1", "localhost")
+        server.quirk = lambda handler, number: handler.answer(302, Location=elsewhere) or True
+        get(server, tmp_path / "one")
+        assert server.requests[0]["authorization"] == f"Basic {b64encode(b'me:passw0rd').decode()}"
+        assert other.requests and "authorization" not in other.requests[0]
+        fetch(elsewhere, tmp_path / "two", progress=Silent())
+        assert "authorization" not in other.requests[-1]
+
+
+def test_a_bad_netrc_is_told_without_its_content(server: Server, tmp_path: Path, netrc: Path) -> None:
+    """A ~/.netrc that cannot be read is a fault of the configuration, never quoted."""
+    netrc.write_text("machine 127.0.0.1 login me\npassword two passw0rd\n")
+    with pytest.raises(ConfigError, match=r"~/\.netrc cannot be read \(at or before line 3\)") as caught:
+        get(server, tmp_path)
+    assert "passw0rd" not in str(caught.value)
+    assert not server.requests
 
 
 def test_names_and_addresses(tmp_path: Path) -> None:

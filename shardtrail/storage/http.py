@@ -442,10 +442,10 @@ def _netrc() -> httpx.Auth | None:
         return httpx.NetRCAuth()
     except FileNotFoundError:
         return None
-    except (netrc.NetrcParseError, OSError) as error:
+    except (netrc.NetrcParseError, UnicodeError, OSError) as error:
         # The error's own text may quote the password.
-        where = f", line {error.lineno}" if isinstance(error, netrc.NetrcParseError) and error.lineno else ""
-        raise ConfigError(f"~/.netrc{where} cannot be read; correct it, and let only yourself read it") from None
+        where = f" (at or before line {error.lineno})" if isinstance(error, netrc.NetrcParseError) else ""
+        raise ConfigError(f"~/.netrc cannot be read{where}; correct it, and let only yourself read it") from None
 
 
 def _refuse_downgrade(response: httpx.Response) -> None:
