@@ -484,6 +484,10 @@ def test_a_bad_netrc_is_told_without_its_content(server: Server, tmp_path: Path,
     with pytest.raises(ConfigError, match=r"~/\.netrc cannot be read \(at or before line 3\)") as caught:
         get(server, tmp_path)
     assert "passw0rd" not in str(caught.value)
+    netrc.write_text("machine 127.0.0.1 login me password passw0rd\n")
+    netrc.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"~/\.netrc cannot be read; .* only yourself"):
+        get(server, tmp_path)
     assert not server.requests
 
 

@@ -444,7 +444,8 @@ def _netrc() -> httpx.Auth | None:
         return None
     except (netrc.NetrcParseError, UnicodeError, OSError) as error:
         # The error's own text may quote the password.
-        where = f" (at or before line {error.lineno})" if isinstance(error, netrc.NetrcParseError) else ""
+        line = getattr(error, "lineno", None)
+        where = f" (at or before line {line})" if line else ""
         raise ConfigError(f"~/.netrc cannot be read{where}; correct it, and let only yourself read it") from None
 
 
