@@ -142,7 +142,7 @@ def verify(
 @app.command()
 def trace(
     kind: Annotated[Literal["model", "sample", "file", "shard"], typer.Argument(help="What NAME is.")],
-    name: Annotated[str, typer.Argument(help="model[/version] or model@alias, sample id, file path, shard.")],
+    name: Annotated[str, typer.Argument(help="MODEL, MODEL/3 or MODEL@candidate; a sample id, a file path, a shard.")],
     tracking_uri: Annotated[str, typer.Option(help="Default: tracking.uri of params.yaml.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -183,9 +183,6 @@ def sample_data(
     from shardtrail.sample_data import make_sample_data
 
     made = make_sample_data(_State.root / folder, samples=samples, seed=seed, progress=progress())
-    out.print(
-        f"{made.samples:,} patches in {made.root} ({made.written:,} written), {len(made.broken)} broken on purpose"
-    )
     for name, reason in made.broken:
         out.print(f"  {name}: {reason}", markup=False)
 

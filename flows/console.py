@@ -90,6 +90,8 @@ def table(rows: Sequence[dict[str, Any]], title: str = "") -> None:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return escape(", ".join(map(str, value)))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else escape(str(value))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import rasterio
@@ -48,4 +49,6 @@ def _text(values: list[str]) -> tf.train.Feature:
 
 
 if __name__ == "__main__":
-    print(write(Path(sys.argv[1]), Path(sys.argv[2])))
+    began = time.perf_counter()
+    records = write(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(json.dumps({"records": records, "seconds": time.perf_counter() - began}))

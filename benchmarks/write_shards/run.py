@@ -31,11 +31,11 @@ def main() -> None:
         rows = run(Path(scratch), options.patches, options.theirs)
     theirs = rows[0]["patches_per_second"]
     print(
-        f"{'writer':34} {'patches':>8} {'s':>7} {'patches/s':>10} {'ratio':>6} {'peak MiB':>9} {'largest process':>16}"
+        f"{'writer':38} {'patches':>8} {'s':>7} {'patches/s':>10} {'ratio':>6} {'peak MiB':>9} {'largest process':>16}"
     )
     for row in rows:
         print(
-            f"{row['writer']:34} {row['patches']:8} {row['seconds']:7.1f} {row['patches_per_second']:10.0f} "
+            f"{row['writer']:38} {row['patches']:8} {row['seconds']:7.1f} {row['patches_per_second']:10.0f} "
             f"{row['patches_per_second'] / theirs:6.1f} {row['peak_mib']:9.0f} {row['largest_process_mib']:16.0f}"
         )
     (HERE / "result.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")

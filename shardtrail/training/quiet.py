@@ -22,7 +22,7 @@ def quiet_start() -> Iterator[None]:
         os.dup2(held.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:
             held.seek(0)
             os.write(standard_error, held.read())
             raise
