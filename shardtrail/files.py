@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -22,10 +23,11 @@ def write_atomic(path: Path, content: bytes) -> bool:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # shows that its writer lives: see sharding.stale
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)

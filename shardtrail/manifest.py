@@ -11,6 +11,7 @@ the version of the library that wrote it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
@@ -27,6 +28,7 @@ import pyarrow.parquet as pq
 from shardtrail.dataset import schema_from_json, schema_to_json
 from shardtrail.errors import ConfigError
 from shardtrail.files import canonical_json, sync_folder
+from shardtrail.folder import Folder
 from shardtrail.samples import Sample, Schema
 from shardtrail.validation.duplicates import sample_digest
 
@@ -136,10 +138,11 @@ def write_table(path: Path, table: pa.Table) -> bool:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # shows that its writer lives: see sharding.stale
             _write(table, digest, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -187,6 +190,16 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 def read_manifest(path: Path) -> pa.Table:
     """Read ``data/manifest.parquet``; see ``read_table``."""
     return read_table(path)
+
+
+def check_tables(folder: Folder) -> None:
+    """Read inventory, manifest and plan as a whole, each against its digest: what is recorded must be readable.
+
+    Raises:
+        ConfigError: see ``read_table``.
+    """
+    for path in (folder.inventory, folder.manifest, folder.plan):
+        read_table(path)
 
 
 def stored_digest(path: Path) -> str:

@@ -124,6 +124,9 @@ def _record(job: Job, stages: Sequence[str]) -> Recorded:
     key = "+".join(stages)
     if known.get(key) != evidence:
         if "hash" in stages:
+            from shardtrail.manifest import check_tables  # here, since pyarrow takes long to load
+
+            check_tables(job.folder)
             _seed_digests(job)
         _run_dvc(job, ["commit", "--force", *stages])
         _same_params(job)

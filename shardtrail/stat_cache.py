@@ -25,7 +25,7 @@ from shardtrail.samples import BandSums, Finding, Report, SourceFile, Unit
 GRAIN_NS = 2_000_000_000
 """The coarsest clock that file systems in use stamp files with (FAT: 2 s)."""
 
-_FORMAT = 1
+_FORMAT = 2
 _COMMIT_SECONDS = 2.0
 _BATCH = 500  # below SQLite's smallest limit on bound variables
 
@@ -35,7 +35,8 @@ CREATE TABLE IF NOT EXISTS files (
     inode INTEGER NOT NULL, md5 TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS units (
-    key TEXT PRIMARY KEY, signature TEXT NOT NULL, report TEXT NOT NULL, sums TEXT NOT NULL
+    key TEXT PRIMARY KEY, signature TEXT NOT NULL, report TEXT NOT NULL, sums TEXT NOT NULL,
+    checksum TEXT NOT NULL
 );
 """
 
@@ -157,10 +158,8 @@ class StatCache:
         self._begin()
         for checked in results:
             racy = {path for path, stat, _ in checked.files if is_racy(stat, *checked.read_ns)}
-            self._database.execute(
-                "INSERT OR REPLACE INTO units VALUES (?, ?, ?, ?)",
-                (checked.unit, "" if racy else signatures[checked.unit], checked.report, checked.sums),
-            )
+            row = (checked.unit, "" if racy else signatures[checked.unit], checked.report, checked.sums)
+            self._database.execute("INSERT OR REPLACE INTO units VALUES (?, ?, ?, ?, ?)", (*row, _checksum(row)))
             self._database.executemany(
                 "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)",
                 [(path, *stat, md5) for path, stat, md5 in checked.files if path not in racy],
@@ -170,18 +169,21 @@ class StatCache:
             self.commit()
 
     def reports(self, units: Iterable[Unit]) -> Iterator[Report]:
-        """The reports of these units, in their order, without sums; files carry the units' stats."""
+        """The reports of these units, in their order, without sums; files carry the units' stats.
+
+        Raises:
+            sqlite3.DatabaseError: a row is not as it was written.
+        """
         for batch in batched(units, _BATCH):
-            rows = self._select("SELECT key, report FROM units WHERE key IN ({})", [unit.key for unit in batch])
-            texts = dict(rows)
+            rows = {row[0]: row for row in self._units([unit.key for unit in batch])}
             for unit in batch:
-                yield report_from_json(unit, json.loads(texts[unit.key]))
+                yield report_from_json(unit, json.loads(rows[unit.key][2]))
 
     def sums(self, keys: Iterable[str]) -> Iterator[dict[str, BandSums]]:
-        """The sums by band of these units, in any order."""
+        """The sums by band of these units, in any order; see ``reports``."""
         for batch in batched(keys, _BATCH):
-            for (text,) in self._select("SELECT sums FROM units WHERE key IN ({})", batch):
-                yield {band: BandSums(*values) for band, values in json.loads(text).items()}
+            for row in self._units(batch):
+                yield {band: BandSums(*values) for band, values in json.loads(row[3]).items()}
 
     def digests(self, paths: Iterable[str]) -> dict[str, tuple[Stat, str]]:
         """``path -> (stat, md5)`` of the files that are known."""
@@ -198,12 +200,24 @@ class StatCache:
             "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", [(path, *stat, md5) for path, stat, md5 in files]
         )
 
+    def _units(self, keys: Sequence[str]) -> list[tuple[Any, ...]]:
+        rows = self._select("SELECT * FROM units WHERE key IN ({})", keys)
+        for *row, checksum in rows:
+            if checksum != _checksum(row):
+                raise sqlite3.DatabaseError(f"the row of {row[0]} is not as it was written")
+        return rows
+
     def _begin(self) -> None:
         if not self._database.in_transaction:
             self._database.execute("BEGIN")
 
     def _select(self, statement: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
         return self._database.execute(statement.format(",".join("?" * len(values))), list(values)).fetchall()
+
+
+def _checksum(row: Sequence[Any]) -> str:
+    """Of a row of ``units``, since SQLite guards none: parts that still parse may be damaged all the same."""
+    return hashlib.blake2b(repr(tuple(row)).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
 def discard(path: Path) -> None:

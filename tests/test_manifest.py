@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtrail.errors import ConfigError
+from shardtrail.folder import Folder
 from shardtrail.manifest import (
     INVENTORY,
+    PLAN,
+    check_tables,
     manifest_schema,
     manifest_table,
     read_manifest,
@@ -188,3 +191,23 @@ def test_an_attribute_cannot_hide_a_column():
     """A layout whose samples have an attribute named like a fixed column is refused."""
     with pytest.raises(ConfigError, match="may not be called digest"):
         manifest_table([sample("one", attributes={"digest": "x"})], SCHEMA)
+
+
+@pytest.mark.parametrize("victim", ["inventory", "manifest", "plan"])
+def test_tables_are_checked_as_a_whole(tmp_path, victim):
+    """Whole tables pass; damage to the rows of any, or its absence, is refused with the stage to run again."""
+    folder = Folder(tmp_path)
+    write_table(folder.inventory, pa.table([["a"] * 99, [1] * 99, [""] * 99], schema=INVENTORY))
+    write_table(folder.manifest, manifest_table([sample(f"{n:03}") for n in range(99)], SCHEMA))
+    write_table(folder.plan, pa.table([["a"] * 99] * 5 + [[0] * 99] + [["a"] * 99] * 2 + [[1] * 99], schema=PLAN))
+    check_tables(folder)
+
+    path = tmp_path / "data" / f"{victim}.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:104] = bytes(100)
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="make it again: shardtrail run --until"):
+        check_tables(folder)
+    path.unlink()
+    with pytest.raises(ConfigError, match=f"{victim}.parquet does not exist"):
+        check_tables(folder)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from builds import (
     stamps,
     started,
 )
+from working import numbers_folder, write_numbers
 
 from shardtrail.dataset import load_dataset
 from shardtrail.errors import ConfigError, StageFailed
@@ -160,6 +162,61 @@ def test_killed_in_a_shard_then_run_again(own, finished):
     assert digests(own.folder.data) == digests(finished.folder.data)
     assert {name: stamps(own.folder.shards)[name] for name in whole} == whole
     assert leftovers(own) == []
+
+
+def test_temporary_files_of_the_dead_are_removed(built):
+    """Whatever a killed writer left in data/, receipts and state goes; the file of one that lives stays."""
+    folder = built.folder
+    names = (
+        "manifest.parquet",
+        "inventory.parquet",
+        "quarantine.csv",
+        "warnings.csv",
+        "statistics.json",
+        "plan.parquet",
+    )
+    dead = [folder.data / f".{name}.77.tmp" for name in names]
+    dead += [folder.state / ".validate.json.77.tmp", folder.receipts / ".0.json.77.tmp"]
+    alive = folder.data / ".manifest.parquet.78.tmp"
+    for path in (*dead, alive):
+        path.write_text("half")
+    with alive.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        shard(built)
+        assert leftovers(built) == [alive.name]
+    shard(built)
+    assert leftovers(built) == []
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '{"inputs": 1}', "{", "[" * 100_000])
+def test_a_plan_state_that_is_no_evidence_is_remade(built, text):
+    """Whatever .shardtrail/plan.json holds, the plan is the same."""
+    before = digests(built.folder.data)
+    (built.folder.state / "plan.json").write_text(text)
+    shard(built)
+    assert digests(built.folder.data) == before
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"books": 1, "schema": {}}', '{"schema": [], "books": {}}'])
+def test_unusable_statistics_are_a_configuration_error(built, text):
+    """Statistics that lack a key or hold another type stop hash with the command that makes them again."""
+    built.folder.statistics.write_text(text)
+    with pytest.raises(ConfigError, match="make it again: shardtrail run --until validate"):
+        hash_shards(built)
+    assert status(built).planned > 0
+
+
+def test_options_of_a_custom_layout_decide_its_shards(tmp_path):
+    """Another option of one's own layout, or another version of its decoding, gives other shards."""
+    raw = write_numbers(tmp_path / "raw", {f"{n}.json": {"numbers": [n]} for n in range(6)})
+    files = []
+    for options in ({}, {"scale": 2}, {"scale": 3}, {"scale": 3}):
+        root = numbers_folder(tmp_path / "w", raw, custom=options, validate={"split": {"by": "sample"}})
+        build, dataset = build_all(open_job(root))
+        files.append(({one.file for one in dataset.shards}, build.written))
+    (plain, _), (double, _), (triple, _), (again, written) = files
+    assert not plain & double and not double & triple
+    assert (again, written) == (triple, 0)
 
 
 def test_killed_with_workers_then_run_again(own, finished):

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ from shardtrail.config import SelectParams, SplitParams
 from shardtrail.errors import ConfigError, InputRejected, SourceChanged, StageFailed
 from shardtrail.execution import local_mapper, serial_mapper
 from shardtrail.manifest import manifest_schema, read_manifest
+from shardtrail.progress import Silent
 from shardtrail.sample_data import make_sample_data
 from shardtrail.samples import BandSums, Sample, SourceFile
 from shardtrail.stages.download import download
@@ -42,6 +44,14 @@ from shardtrail.validation.splits import assign, draw_splits
 from shardtrail.validation.statistics import ExactSum, band_statistics
 
 HERE = Path(__file__).parent
+
+
+class Heard(Silent):
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
 
 
 def build(root: Path, **changes: object) -> Books:
@@ -242,6 +252,65 @@ def test_a_damaged_cache_changes_nothing(built, sample_archive, tmp_path):
     (root / ".shardtrail" / "validate.json").write_text("{")
     build(root)
     assert outputs(root) == outputs(built)
+
+
+def damage_rows(root: Path, statement: str) -> None:
+    with sqlite3.connect(root / ".shardtrail" / "stat.sqlite") as database:
+        database.execute(statement)
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE units SET report = substr(report, 1, 9)",
+        "UPDATE units SET report = '[]'",
+        'UPDATE units SET report = replace(report, \'"md5":["\', \'"md5":["0\')',
+        "UPDATE units SET sums = '{\"numbers\":[1]}'",
+        "UPDATE units SET sums = replace(sums, '1', '2')",
+        "UPDATE units SET report = x'ff'",
+    ],
+)
+def test_damaged_rows_of_the_cache_change_nothing(tmp_path, harm):
+    """Rows that were cut or edited, even such as still parse, are thrown away with a line said."""
+    raw = write_numbers(tmp_path / "raw", {f"{n}.json": {"numbers": [n]} for n in range(12)})
+    let_settle(raw)
+    root = numbers_folder(tmp_path / "w", raw)
+    build(root)
+    before = outputs(root)
+    damage_rows(root, harm)
+    (root / ".shardtrail" / "validate.json").unlink()
+    said: list[str] = []
+    build(root, progress=Heard(said))
+    assert any("stat.sqlite is damaged" in line for line in said)
+    assert outputs(root) == before
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda state: state["books"].update(seen=5),
+        lambda state: state["books"].update(more=5),
+        lambda state: state.update(books=[]),
+        lambda state: state.update(outs=7),
+        lambda state: state.pop("books"),
+        lambda state: state.clear(),
+    ],
+)
+def test_a_state_that_is_not_as_written_is_no_evidence(tmp_path, harm):
+    """A validate.json with other content is distrusted with a line said; the books and the tables are right."""
+    raw = write_numbers(tmp_path / "raw", {f"{n}.json": {"numbers": [n]} for n in range(4)})
+    let_settle(raw)
+    root = numbers_folder(tmp_path / "w", raw)
+    books, before = build(root), outputs(root)
+    path = root / ".shardtrail" / "validate.json"
+    state = json.loads(path.read_bytes())
+    harm(state)
+    path.write_text(json.dumps(state))
+    said: list[str] = []
+    assert build(root, progress=Heard(said)) == books
+    assert any("validate.json is not as it was written" in line for line in said)
+    assert outputs(root) == before
 
 
 # The machine's faults

@@ -4,6 +4,10 @@ A layout of your own is any importable callable that takes the options mapping (
 ``custom`` of params.yaml) and returns an object with the methods of ``Layout``:
 
     layout: mypackage.mymodule:MyLayout
+
+Shards are built again when anything that decides their bytes changes: the raw files, the section ``custom``, or
+the code of ``decode``. Of the last, the layout itself has to tell, by its ``decode_version`` (any JSON value);
+without one, ``check_version`` stands for both.
 """
 
 from __future__ import annotations

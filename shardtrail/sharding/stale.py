@@ -12,17 +12,14 @@ from shardtrail.folder import Folder
 def remove_stale(folder: Folder) -> int:
     """Remove the temporary files of dead writers; how many there were. To be called under the lease, before work.
 
-    Shards are locked while they are written, and the kernel drops the lock of whoever dies; a pid
+    Files are locked while they are written, and the kernel drops the lock of whoever dies; a pid
     would not do: containers number from 1, and a dead worker may stay a zombie.
     """
-    left = itertools.chain(
-        folder.shards.glob(".*.tmp"),
-        folder.receipts.glob(".*.tmp"),
-        folder.data.glob(".plan.*.tmp"),
-        folder.data.glob(".dataset.*.tmp"),
-    )
+    places = (folder.shards, folder.receipts, folder.data, folder.state)
     removed = 0
-    for path in left:
+    for path in itertools.chain.from_iterable(place.glob(".*.tmp") for place in places):
+        if path.is_symlink() or not path.is_file():  # folders of the view and of unpacking have owners of their own
+            continue
         with contextlib.suppress(BlockingIOError, FileNotFoundError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()

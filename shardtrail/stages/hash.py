@@ -40,7 +40,7 @@ def hash_shards(job: Job) -> Dataset:
         receipts = _receipts(job, plan, shards)
         statistics = _statistics(job)
         dataset = Dataset(
-            schema=schema_from_json(statistics["schema"]),
+            schema=statistics["schema"],
             encoding=job.config.shard.encoding,
             encoding_version=ENCODING_VERSION,
             shards=tuple(_shard(shard, receipts[shard.address]) for shard in shards),
@@ -55,11 +55,19 @@ def hash_shards(job: Job) -> Dataset:
 
 
 def _statistics(job: Job) -> Any:
+    """``statistics.json`` as far as dataset.json repeats it."""
     try:
-        return json.loads(job.folder.statistics.read_bytes())
-    except (OSError, ValueError) as error:
+        values = json.loads(job.folder.statistics.read_bytes())
+        return {
+            "schema": schema_from_json(values["schema"]),
+            "bands": {band: dict(figures) for band, figures in values["bands"].items()},
+            "classes": {split: dict(counts) for split, counts in values["classes"].items()},
+            "books": dict(values["books"]),
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         path = job.folder.relative(job.folder.statistics)
-        raise ConfigError(f"{path} cannot be used ({error}); make it again: shardtrail run --until validate") from error
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{path} cannot be used ({why}); make it again: shardtrail run --until validate") from error
 
 
 def _shard(planned: PlannedShard, receipt: Receipt) -> Shard:

@@ -127,7 +127,7 @@ def make_plan_table(job: Job) -> pa.Table:
         canonical_json([stored_digest(folder.manifest), params.model_dump(mode="json"), _planning_code()])
     ).hexdigest()
     state = folder.state / "plan.json"
-    with contextlib.suppress(ConfigError, OSError, ValueError):
+    with contextlib.suppress(ConfigError, OSError, ValueError, RecursionError):
         if json.loads(state.read_bytes()) == {"inputs": inputs, "plan": stored_digest(folder.plan)}:
             return read_table(folder.plan)
     manifest = read_manifest(folder.manifest)
@@ -145,7 +145,7 @@ def status(job: Job) -> Status:
 
     folder = job.folder
     books = {"seen": 0, "accepted": 0, "quarantined": 0, "excluded": 0}
-    if folder.statistics.exists():
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         books |= json.loads(folder.statistics.read_bytes())["books"]
     shards = planned_shards(read_table(folder.plan)) if folder.plan.exists() else []
     recorded = recorded_shards(folder)

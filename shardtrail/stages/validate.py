@@ -303,6 +303,8 @@ def last_scan(folder: Folder) -> str:
 
 def _as_last_time(job: Job, key: str) -> Books | None:
     state = _state(job.folder)
+    if not state and _state_file(job.folder).exists():
+        job.progress.say(f"{_state_file(job.folder).name} is not as it was written: the tables are made again")
     if job.full or not state.get("settled") or state.get("key") != key:
         return None
     return Books(**state["books"]) if state["outs"] == _outs(job.folder) else None
@@ -316,7 +318,7 @@ def _remember(job: Job, key: str, scan_digest: str, settled: bool, books: Books)
         "outs": _outs(job.folder),
         "books": dataclasses.asdict(books),
     }
-    write_atomic(_state_file(job.folder), to_json(state))
+    write_atomic(_state_file(job.folder), to_json({**state, "checksum": _checksum(state)}))
 
 
 def _state_file(folder: Folder) -> Path:
@@ -325,11 +327,15 @@ def _state_file(folder: Folder) -> Path:
 
 def _state(folder: Folder) -> dict[str, Any]:
     try:
-        value = json.loads(_state_file(folder).read_bytes())
-    except (OSError, ValueError):
+        values: dict[str, Any] = dict(json.loads(_state_file(folder).read_bytes()))
+        return values if values.pop("checksum") == _checksum(values) else {}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
-    complete = isinstance(value, dict) and {"key", "scan", "settled", "outs", "books"} <= value.keys()
-    return value if complete else {}
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    """sha256 of all other keys: a state that was edited or cut is none."""
+    return hashlib.sha256(canonical_json(state)).hexdigest()
 
 
 def _outs(folder: Folder) -> dict[str, str]:
