@@ -27,7 +27,7 @@ from builds import (
     stamps,
     started,
 )
-from working import numbers_folder, write_numbers
+from working import let_settle, numbers_folder, write_numbers
 
 from shardtrail.dataset import load_dataset
 from shardtrail.errors import ConfigError, StageFailed
@@ -206,9 +206,10 @@ def test_unusable_statistics_are_a_configuration_error(built, text):
     assert status(built).planned > 0
 
 
-def test_options_of_a_custom_layout_decide_its_shards(tmp_path):
+def test_options_of_a_custom_layout_decide_its_shards(tmp_path, monkeypatch):
     """Another option of one's own layout, or another version of its decoding, gives other shards."""
     raw = write_numbers(tmp_path / "raw", {f"{n}.json": {"numbers": [n]} for n in range(6)})
+    let_settle(raw)
     files = []
     for options in ({}, {"scale": 2}, {"scale": 3}, {"scale": 3}):
         root = numbers_folder(tmp_path / "w", raw, custom=options, validate={"split": {"by": "sample"}})
@@ -217,6 +218,11 @@ def test_options_of_a_custom_layout_decide_its_shards(tmp_path):
     (plain, _), (double, _), (triple, _), (again, written) = files
     assert not plain & double and not double & triple
     assert (again, written) == (triple, 0)
+
+    monkeypatch.setattr("numbers_layout.Numbers.decode_version", 2, raising=False)
+    build, dataset = build_all(open_job(tmp_path / "w"))
+    assert build.written == build.planned
+    assert not triple & {one.file for one in dataset.shards}
 
 
 def test_killed_with_workers_then_run_again(own, finished):

@@ -357,7 +357,7 @@ def _key(job: Job, layout: Layout, scan_digest: str) -> str:
         "rules": _RULES,
         "scan": scan_digest,
         "raw": str(job.raw),
-        "layout": [job.config.layout, check_rules(layout), options],
+        "layout": [job.config.layout, check_rules(layout), options, _decoding(job, layout)],
         "lists": lists,
         "validate": job.config.validate_.model_dump(mode="json"),
     }
