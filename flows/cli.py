@@ -212,15 +212,17 @@ def _with(job: Any, mapper: Any, quiet: bool) -> Any:
     return dataclasses.replace(job, mapper=mapper, progress=Silent() if quiet else progress())
 
 
+_INTERRUPTED = 130
+
+
 def guarded(command: Callable[[], Any]) -> int:
     """Run a command; turn its end into an exit status: 0 done, 1 the work failed, 2 usage or configuration."""
     try:
         command()
     except SystemExit as end:
+        if end.code == _INTERRUPTED:  # the command line's library has caught Ctrl-C
+            print("interrupted; what is done is kept, the same command goes on from here", file=sys.stderr)
         return end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:
-        print("interrupted; what is done is kept, the same command goes on from here", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -19,6 +19,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
+    CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
@@ -89,7 +90,10 @@ def run_units(
     while True:
         while len(running) < ahead and (entry := next(waiting, None)) is not None:
             label, unit = entry
-            running[executor.submit(guarded, function, label, unit)] = entry
+            try:
+                running[executor.submit(guarded, function, label, unit)] = entry
+            except PoolKilled as error:
+                yield Outcome(label, None, str(error))
         if not running:
             return
         done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -97,10 +101,20 @@ def run_units(
             label, unit = running.pop(future)
             try:
                 yield future.result()
-            except BrokenProcessPool:
-                yield _alone(function, label, unit)
+            except (BrokenProcessPool, CancelledError):
+                if isinstance(executor, WorkerPool) and executor.killed:
+                    yield Outcome(label, None, str(PoolKilled()))
+                else:
+                    yield _alone(function, label, unit)
             except Exception as error:
                 yield Outcome(label, None, _text(error))
+
+
+class PoolKilled(PipelineError, RuntimeError):
+    """The pool was ended while units were in flight: they were interrupted, not at fault."""
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
 
 
 _alone_lock = threading.Lock()
@@ -155,6 +169,7 @@ class WorkerPool(Executor):
         self._workers = workers
         self._lock = threading.Lock()
         self._pool = self._new()
+        self.killed = False
 
     def _new(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(self._workers, mp_context=_QuietContext(), initializer=_start_worker)
@@ -162,6 +177,8 @@ class WorkerPool(Executor):
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         """As ``concurrent.futures.Executor.submit``."""
         with self._lock:
+            if self.killed:
+                raise PoolKilled
             try:
                 return self._pool.submit(fn, *args, **kwargs)
             except BrokenProcessPool:
@@ -174,6 +191,8 @@ class WorkerPool(Executor):
 
     def kill(self) -> None:
         """End the workers at once, whatever they are doing."""
+        with self._lock:
+            self.killed = True
         # shutdown() forgets the processes, so they are listed before it.
         children = list((self._pool._processes or {}).values())
         for child in children:
