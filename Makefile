@@ -46,7 +46,7 @@ lock: setup ## resolve the dependencies anew
 
 .PHONY: clean
 clean: ## remove what the demo made (not .venv)
-	@rm -rf data models plots metrics.json registration.json .shardtrail mlflow.db mlartifacts
+	@rm -rf data models plots .shardtrail mlflow.db mlartifacts
 
 .PHONY: bench-write
 bench-write: setup ## raw patches to shards, beside BigEarthNet's own way

@@ -197,7 +197,8 @@ class WorkerPool(Executor):
         children = list((self._pool._processes or {}).values())
         for child in children:
             child.kill()
-        self.shutdown(wait=False, cancel_futures=True)
+        # Not cancelled: a cancelled future never wakes those who wait for it; a broken one does.
+        self.shutdown(wait=False)
 
 
 @contextlib.contextmanager
