@@ -183,7 +183,7 @@ def summary(job: Job, registered: str, seconds: float) -> None:
         rows = dataset.splits.items()
         table([{"split": name, **{key: row[key] for key in ("shards", "records", "bytes")}} for name, row in rows])
         books(dict(dataset.samples))
-        _reasons(job)
+        _reasons(job, dataset.samples["seen"])
         out.print(f"dataset  {dataset.digest}  {folder.relative(folder.dataset)}")
     if registered:
         _scores(json.loads(folder.metrics.read_bytes()))
@@ -191,7 +191,7 @@ def summary(job: Job, registered: str, seconds: float) -> None:
     err.print(f"done in {seconds:.0f} s")
 
 
-def _reasons(job: Job) -> None:
+def _reasons(job: Job, seen: int) -> None:
     """Why samples were left out, and what to do about the reason that a default may have caused."""
     rejected = json.loads(job.folder.statistics.read_bytes())["rejected"]
     for kind, counts in rejected.items():
@@ -199,7 +199,8 @@ def _reasons(job: Job) -> None:
             named = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
             place = f" ({job.folder.relative(job.folder.quarantine)})" if kind == "quarantined" else ""
             out.print(f"         {kind}: {named}{place}")
-    if "missing_partner" in rejected["quarantined"] and job.config.bigearthnet.sensors == "auto":
+    alone = rejected["quarantined"].get("missing_partner", 0)
+    if alone > 0.1 * seen and job.config.bigearthnet.sensors == "auto":
         out.print("         to use Sentinel-2 alone: shardtrail run --set bigearthnet.sensors=s2")
 
 
