@@ -193,12 +193,15 @@ class WorkerPool(Executor):
         """End the workers at once, whatever they are doing."""
         with self._lock:
             self.killed = True
-        # shutdown() forgets the processes, so they are listed before it.
+        # shutdown() forgets the processes and the manager, so they are noted before it.
         children = list((self._pool._processes or {}).values())
+        manager: Any = self._pool._executor_manager_thread
         for child in children:
             child.kill()
         # Not cancelled: a cancelled future never wakes those who wait for it; a broken one does.
         self.shutdown(wait=False)
+        if manager is not None:
+            manager.join(5)  # or it closes its pipe just as the interpreter, on its way out, writes to it
 
 
 @contextlib.contextmanager
