@@ -80,8 +80,11 @@ def verify(job: Job, deep: bool, repair: bool, as_json: bool) -> bool:
 def plan(job: Job, as_json: bool) -> None:
     """The plan as a table and a picture, and what it would cost."""
     from shardtrail.planning.preview import preview
+    from shardtrail.stages.validate import is_current
 
     found = preview(job)
+    if not is_current(job):
+        err.print("[yellow]![/] the manifest is of other parameters; first: shardtrail run --until validate")
     if as_json:
         _json(dataclasses.asdict(found))
         return

@@ -7,9 +7,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardtrail.errors import PipelineError
+from shardtrail.errors import ConfigError, PipelineError
 from shardtrail.job import Job
 from shardtrail.layouts import get_layout
+from shardtrail.layouts.bigearthnet_tables import find_list
 from shardtrail.storage.local import scan
 from shardtrail.storage.source import kind, materialise
 
@@ -32,6 +33,7 @@ def check(job: Job) -> list[CheckResult]:
     results = [CheckResult("parameters", True, f"{job.folder.params} is sound (digest {job.config.digest()[:12]})")]
     get_layout(job.config, job.folder.root)
     results.append(_stages(job))
+    results += _lists(job)
     source, raw_bytes = _source(job)
     results.append(source)
     if raw_bytes:
@@ -53,6 +55,21 @@ def _stages(job: Job) -> CheckResult:
         text = f"dvc.yaml needs {', '.join(missing)} in params.yaml; write the section with its defaults"
         return CheckResult("stages", False, text)
     return CheckResult("stages", True, "dvc.yaml and params.yaml fit each other")
+
+
+def _lists(job: Job) -> list[CheckResult]:
+    """The split and exclude lists that the parameters name."""
+    params = job.config.bigearthnet
+    names = (*params.splits, *params.exclude) if job.config.layout == "bigearthnet" else ()
+    missing = []
+    for name in names:
+        try:
+            find_list(name, (job.folder.root, job.raw))
+        except ConfigError as error:
+            missing.append(str(error))
+    if missing:
+        return [CheckResult("lists", False, "; ".join(missing))]
+    return [CheckResult("lists", True, f"all {len(names)} are there")] if names else []
 
 
 def _source(job: Job) -> tuple[CheckResult, int]:

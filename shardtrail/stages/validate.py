@@ -301,6 +301,12 @@ def last_scan(folder: Folder) -> str:
     return str(state["scan"]) if state.get("settled") else ""
 
 
+def is_current(job: Job) -> bool:
+    """Whether the manifest was made with the job's parameters, of the tree as it was last scanned."""
+    state = _state(job.folder)
+    return bool(state) and state["key"] == _key(job, get_layout(job.config, job.folder.root), state["scan"])
+
+
 def _as_last_time(job: Job, key: str) -> Books | None:
     state = _state(job.folder)
     if not state and _state_file(job.folder).exists():
