@@ -19,6 +19,6 @@ def nightly(folder: str = ".") -> None:
     """
     rebuild(folder)
     try:
-        run_deployment("train/train", parameters={"folder": folder}, timeout=0)
+        run_deployment("train/train", parameters={"folder": folder}, timeout=0, as_subflow=False)
     except ObjectNotFound:
         train(folder)

@@ -88,7 +88,7 @@ def _await(found, seconds: float):
 
 def start(api: httpx.Client, name: str) -> str:
     """Start a run of a deployment; its id."""
-    path = f"/deployments/{_deployment(api, name)}/create_flow_run"
+    path = f"/deployments/{_await(lambda: _deployment(api, name), 60)}/create_flow_run"
 
     def answer():
         # A busy server says 503 for a while.
