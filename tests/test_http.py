@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import os
-import shutil
 import signal
 import ssl
 import subprocess
@@ -12,11 +11,17 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from archives import FileSizeLimit, file_size_limit
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from file_server import CONTENT, Handler, Server, serve, server
 
 from shardtrail.errors import ConfigError, SourceError, StoreUnavailable
@@ -395,17 +400,32 @@ def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
         fetch(server.url, tmp_path / "other", progress=Silent())
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+def write_certificate(key: Path, certificate: Path) -> None:
+    """A self-signed certificate for 127.0.0.1, good for two days."""
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(secret.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(secret, hashes.SHA256())
+    )
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, pkcs8, plain))
+    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+
 def test_https(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An untrusted certificate is final; over a trusted one files come, but no redirect to plain http is followed."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1 "
-        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key.name} -out {certificate.name}".split(),
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
+    write_certificate(key, certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     with serve(context) as safe:

@@ -78,7 +78,7 @@ def everything_stored(folder: Path) -> bytes:
 @pytest.mark.parametrize(
     ("uri", "resolved"),
     [
-        ("sqlite:///mlflow.db", "sqlite:////work/folder/mlflow.db"),
+        ("sqlite:///mlflow.db", "sqlite:////some/folder/mlflow.db"),
         ("sqlite:////srv/mlflow.db", "sqlite:////srv/mlflow.db"),
         ("http://localhost:5000/", "http://localhost:5000"),
         ("postgresql+psycopg2://host/mlflow", "postgresql+psycopg2://host/mlflow"),
@@ -86,14 +86,14 @@ def everything_stored(folder: Path) -> bytes:
 )
 def test_addresses_start_at_the_working_folder(uri: str, resolved: str) -> None:
     """A relative SQLite file lies in the working folder, wherever the command is called from."""
-    assert resolve_uri(uri, Path("/work/folder")) == resolved
+    assert resolve_uri(uri, Path("/some/folder")) == resolved
 
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///srv/mlruns", "sqlite://", "", "ftp://me:pass@host/x"])
 def test_other_addresses_are_refused(uri: str) -> None:
     """What MLflow would take for a folder of files, or not at all, is a configuration error that says what to use."""
     with pytest.raises(ConfigError, match=r"sqlite:///mlflow\.db") as caught:
-        resolve_uri(uri, Path("/work/folder"))
+        resolve_uri(uri, Path("/some/folder"))
     assert "pass@" not in str(caught.value)
 
 

@@ -22,23 +22,10 @@ from shardtrail.config import ShardParams
 from shardtrail.dataset import SPLITS, schema_to_json
 from shardtrail.errors import ConfigError
 from shardtrail.files import canonical_json
+from shardtrail.manifest import PLAN as PLAN_SCHEMA
 from shardtrail.planning.cut import exact_cuts, stable_cuts
 from shardtrail.records.example import ENCODING_VERSION
 from shardtrail.samples import Schema
-
-PLAN_SCHEMA = pa.schema(
-    [
-        ("address", pa.string()),
-        ("shard", pa.string()),
-        ("fingerprint", pa.string()),
-        ("split", pa.string()),
-        ("group", pa.string()),
-        ("record", pa.int32()),
-        ("sample_id", pa.string()),
-        ("digest", pa.string()),
-        ("bytes", pa.int64()),
-    ]
-)
 
 DEFAULT_TARGET_MIB = 192
 
