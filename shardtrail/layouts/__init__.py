@@ -8,6 +8,9 @@ A layout of your own is any importable callable that takes the options mapping (
 Shards are built again when anything that decides their bytes changes: the raw files, the section ``custom``, or
 the code of ``decode``. Of the last, the layout itself has to tell, by its ``decode_version`` (any JSON value);
 without one, ``check_version`` stands for both.
+
+A layout whose ``decode`` reads some of a sample's files only may say which by a set ``decode_roles``. While shards are
+written the others are not read where their stats vouch for them, and ``decode`` gets ``b""`` for them.
 """
 
 from __future__ import annotations

@@ -25,10 +25,9 @@ from shardtrail.errors import ConfigError
 from shardtrail.layouts import Assembly, Grouping
 from shardtrail.layouts.bigearthnet_classes import CLASSES_19, CLASSES_43, TO_19
 from shardtrail.layouts.bigearthnet_patch import (
+    BAND_SHAPES,
     BANDS,
     DTYPES,
-    S1_BANDS,
-    S2_BANDS,
     S2_NAME,
     check_patch,
     day_of,
@@ -93,6 +92,7 @@ class BigEarthNet:
 
     name = "bigearthnet"
     check_version = 2
+    decode_roles = frozenset(BAND_SHAPES)
 
     def __init__(self, options: BigEarthNetParams, root: Path = Path()) -> None:
         """Options are the section ``bigearthnet`` of params.yaml; ``root`` is the working folder."""
@@ -196,11 +196,10 @@ class BigEarthNet:
         Raises:
             BadContent: a band that ``check`` would refuse as well.
         """
-        bands = S2_BANDS | S1_BANDS
         return {
-            file.role: read_tiff(content, (bands[file.role], bands[file.role]))
+            file.role: read_tiff(content, BAND_SHAPES[file.role])
             for file, content in zip(files, contents, strict=True)
-            if file.role in bands
+            if file.role in BAND_SHAPES
         }
 
     def _kinds(self) -> tuple[str, ...]:

@@ -41,6 +41,9 @@ S2_BANDS: Final = {
 S1_BANDS: Final = {"VV": 120, "VH": 120}
 """Sentinel-1 polarisations: backscatter in decibel at 10 m."""
 
+BAND_SHAPES: Final = {band: (side, side) for band, side in (S2_BANDS | S1_BANDS).items()}
+"""Height and width of every band."""
+
 DECIBEL: Final = (-100.0, 60.0)
 """Bounds of a backscatter in decibel; real patches were seen from -40 to +10."""
 

@@ -12,9 +12,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-import imagecodecs
 import numpy as np
 
+from shardtrail.layouts.tiff import plain_pixels
 from shardtrail.samples import BandSums
 
 COMPRESSIONS: Final = {
@@ -158,12 +158,15 @@ def read_tiff(content: bytes, shape: tuple[int, int]) -> np.ndarray:
         shape: expected (height, width), compared before anything is decoded.
 
     Returns:
-        [height, width] in the file's own dtype, native byte order.
+        [height, width] in the file's own dtype, native byte order; read-only, for it may be a view of ``content``.
 
     Raises:
         BadContent: ``empty_file``, ``unreadable_tiff``, ``unsupported_compression``, ``extra_pages``,
             ``unexpected_size``.
     """
+    plain = plain_pixels(content, shape)
+    if plain is not None:
+        return plain
     header = tiff_header(content)
     if header.pages or header.samples != 1 or header.depth != 1:
         found = f"{header.samples} values a pixel" if header.samples != 1 else f"{header.depth} slices"
@@ -184,6 +187,8 @@ def read_tiff(content: bytes, shape: tuple[int, int]) -> np.ndarray:
             f"expected {shape[0]} x {shape[1]} pixels, found {header.height} x {header.width}",
         )
     _check_tiles(header)
+    import imagecodecs
+
     try:
         array = np.asarray(imagecodecs.tiff_decode(content))
     except Exception as error:  # libtiff's and the codec's failures come as several kinds

@@ -14,7 +14,6 @@ Source: ``tensorflow/core/example/example.proto`` and ``feature.proto``; the pro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -49,48 +48,82 @@ def encode_sample(
     texts: Sequence[str],
     arrays: Mapping[str, Array],
 ) -> bytes:
-    """One sample as the payload of a record.
+    """One sample as the payload of a record; see ``RecordEncoder``, which is faster for many."""
+    return RecordEncoder(schema, encoding).encode(sample_id, label_indices, texts, arrays)
 
-    Args:
-        schema: what every record holds.
-        encoding: ``raw`` (an array is its little-endian bytes, row by row) or ``int64`` (integers as ``int64_list``,
-            floats as ``float_list``, with BigEarthNet's own label keys).
-        sample_id: stored as ``sample_id``.
-        label_indices: places in ``schema.vocabulary``, stored as ``labels`` and by name as ``label_names``.
-        texts: in the order of ``schema.texts``.
-        arrays: by feature name, each of its feature's dtype and shape.
 
-    Raises:
-        ConfigError: the schema cannot be stored in this encoding.
-        ShardError: an array is absent or not as declared, or the record would be too large; names the sample.
-    """
-    layout = _record_layout(schema, encoding)
-    strings: dict[str, list[bytes]] = {
-        "sample_id": [sample_id.encode()],
-        "label_names": [schema.vocabulary[index].encode() for index in label_indices],
-        **{name: [text.encode()] for name, text in zip(schema.texts, texts, strict=True)},
-    }
-    integers: dict[str, Sequence[int]] = {"labels": label_indices}
-    if layout.label_key:
-        present = set(label_indices)
-        strings[layout.label_key] = strings["label_names"]
-        integers[f"{layout.label_key}_multi_hot"] = [int(index in present) for index in range(len(schema.vocabulary))]
+class RecordEncoder:
+    """Makes the payloads of one schema's records; what is the same in all of them is made once."""
 
-    parts: list[Any] = []
-    for name in layout.names:
-        if name in layout.arrays:
-            parts += layout.arrays[name].encode(_declared(layout.arrays[name].feature, arrays, sample_id))
-        elif name in strings:
-            parts.append(encode_feature(name, strings[name]))
-        else:
-            parts.append(encode_feature(name, np.asarray(integers[name], dtype=np.int64)))
-    size = sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in parts)
-    if size > MAX_PAYLOAD_BYTES:
-        raise ShardError(
-            f"sample {sample_id}: its record would hold {size} bytes, more than the {MAX_PAYLOAD_BYTES} that readers "
-            "of protobuf accept; cut the image into smaller samples"
-        )
-    return b"".join([b"\x0a", _varint(size), *parts])
+    def __init__(self, schema: Schema, encoding: str) -> None:
+        """Args:
+            schema: what every record holds.
+            encoding: ``raw`` (an array is its little-endian bytes, row by row) or ``int64`` (integers as
+                ``int64_list``, floats as ``float_list``, with BigEarthNet's own label keys).
+
+        Raises:
+            ConfigError: the schema cannot be stored in this encoding.
+        """
+        if encoding not in ENCODINGS:
+            raise ConfigError(f"shard.encoding: no encoding is called {encoding!r}; known: {', '.join(ENCODINGS)}")
+        label_key = f"{schema.label_prefix}_labels" if encoding == "int64" and schema.label_prefix else ""
+        names = ["sample_id", "labels", "label_names", *schema.texts, *(feature.name for feature in schema.features)]
+        names += [label_key, f"{label_key}_multi_hot"] if label_key else []
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"the layout's schema names {', '.join(twice)} twice, or uses a key that every record has"
+            )
+        arrays = {feature.name: _Array(feature, _ENCODERS[encoding](feature)) for feature in schema.features}
+        self._schema, self._label_key = schema, label_key
+        # By code point, which is the order of the names' bytes.
+        self._entries = [(name, arrays.get(name)) for name in sorted(names)]
+        self._labels = lru_cache(maxsize=4096)(self._encode_labels)
+
+    def encode(
+        self, sample_id: str, label_indices: Sequence[int], texts: Sequence[str], arrays: Mapping[str, Array]
+    ) -> bytes:
+        """One sample as the payload of a record.
+
+        Args:
+            sample_id: stored as ``sample_id``.
+            label_indices: places in the vocabulary, stored as ``labels`` and by name as ``label_names``.
+            texts: in the order of ``schema.texts``.
+            arrays: by feature name, each of its feature's dtype and shape.
+
+        Raises:
+            ShardError: an array is absent or not as declared, or the record would be too large; names the sample.
+        """
+        others = {"sample_id": encode_feature("sample_id", [sample_id.encode()]), **self._labels(tuple(label_indices))}
+        for name, text in zip(self._schema.texts, texts, strict=True):
+            others[name] = encode_feature(name, [text.encode()])
+        parts: list[Any] = []
+        for name, array in self._entries:
+            if array is None:
+                parts.append(others[name])
+            else:
+                parts += array.encode(array.declared(arrays, sample_id))
+        size = sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in parts)
+        if size > MAX_PAYLOAD_BYTES:
+            raise ShardError(
+                f"sample {sample_id}: its record would hold {size} bytes, more than the {MAX_PAYLOAD_BYTES} that "
+                "readers of protobuf accept; cut the image into smaller samples"
+            )
+        return b"".join([b"\x0a", _varint(size), *parts])
+
+    def _encode_labels(self, indices: tuple[int, ...]) -> dict[str, bytes]:
+        """The entries that depend on labels alone: few sets of labels are many samples'."""
+        vocabulary = self._schema.vocabulary
+        names = [vocabulary[index].encode() for index in indices]
+        entries = {
+            "labels": encode_feature("labels", np.asarray(indices, dtype=np.int64)),
+            "label_names": encode_feature("label_names", names),
+        }
+        if self._label_key:
+            key = f"{self._label_key}_multi_hot"
+            present = np.asarray([index in indices for index in range(len(vocabulary))], dtype=np.int64)
+            entries |= {self._label_key: encode_feature(self._label_key, names), key: encode_feature(key, present)}
+        return entries
 
 
 def encode_example(features: Mapping[str, Sequence[bytes] | Array]) -> bytes:
@@ -114,41 +147,35 @@ def encode_feature(name: str, values: Sequence[bytes] | Array) -> bytes:
     return _entry_head(name, _FLOAT if floating else _INT64, len(head) + len(packed)) + head + packed
 
 
-@dataclass(frozen=True, slots=True)
-class _ArrayLayout:
-    """How one declared array is written: ``encode`` gives its entry as buffers to be joined."""
-
-    feature: Feature
-    encode: Callable[[Array], list[Any]]
+Encode: TypeAlias = "Callable[[Array], list[Any]]"
+"""Gives one array's entry as buffers to be joined."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordLayout:
-    """All that is the same in every record of a schema; ``names`` by code point, which is the order of their bytes."""
+class _Array:
+    """One declared array: its feature, and how it is written."""
 
-    names: tuple[str, ...]
-    arrays: Mapping[str, _ArrayLayout]
-    label_key: str
+    __slots__ = ("_dtype", "_feature", "encode")
 
+    def __init__(self, feature: Feature, encode: Encode) -> None:
+        self._feature, self._dtype, self.encode = feature, np.dtype(feature.dtype), encode
 
-@lru_cache(maxsize=8)
-def _record_layout(schema: Schema, encoding: str) -> _RecordLayout:
-    if encoding not in ENCODINGS:
-        raise ConfigError(f"shard.encoding: no encoding is called {encoding!r}; known: {', '.join(ENCODINGS)}")
-    label_key = f"{schema.label_prefix}_labels" if encoding == "int64" and schema.label_prefix else ""
-    names = ["sample_id", "labels", "label_names", *schema.texts, *(feature.name for feature in schema.features)]
-    names += [label_key, f"{label_key}_multi_hot"] if label_key else []
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(f"the layout's schema names {', '.join(twice)} twice, or uses a key that every record has")
-    arrays = {
-        feature.name: _ArrayLayout(feature, _raw_encoder(feature) if encoding == "raw" else _list_encoder(feature))
-        for feature in schema.features
-    }
-    return _RecordLayout(tuple(sorted(names)), arrays, label_key)
+    def declared(self, arrays: Mapping[str, Array], sample_id: str) -> Array:
+        """The sample's array, once it is known to be as the schema says."""
+        feature = self._feature
+        array = arrays.get(feature.name)
+        if array is None:
+            raise ShardError(f"sample {sample_id}: the layout decoded no array {feature.name}")
+        # Another byte order is no other number: the encoder turns it.
+        same = array.dtype == self._dtype or array.dtype.newbyteorder("=") == self._dtype
+        if not same or array.shape != feature.shape:
+            raise ShardError(
+                f"sample {sample_id}: {feature.name} is declared {feature.dtype}{list(feature.shape)}, "
+                f"the layout decoded {array.dtype}{list(array.shape)}"
+            )
+        return array
 
 
-def _raw_encoder(feature: Feature) -> Callable[[Array], list[Any]]:
+def _raw_encoder(feature: Feature) -> Encode:
     """The array's own memory behind a head that is the same in every record: no copy but the final join."""
     little_endian = np.dtype(feature.dtype).newbyteorder("<")
     value_head = b"\x0a" + _varint(feature.nbytes)
@@ -160,7 +187,7 @@ def _raw_encoder(feature: Feature) -> Callable[[Array], list[Any]]:
     return encode
 
 
-def _list_encoder(feature: Feature) -> Callable[[Array], list[Any]]:
+def _list_encoder(feature: Feature) -> Encode:
     dtype = np.dtype(feature.dtype)
     wide = np.float32 if np.issubdtype(dtype, np.floating) else np.int64
     if not np.can_cast(dtype, wide):
@@ -171,17 +198,7 @@ def _list_encoder(feature: Feature) -> Callable[[Array], list[Any]]:
     return lambda array: [encode_feature(feature.name, array.reshape(-1))]
 
 
-def _declared(feature: Feature, arrays: Mapping[str, Array], sample_id: str) -> Array:
-    """The sample's array, once it is known to be as the schema says."""
-    array = arrays.get(feature.name)
-    if array is None:
-        raise ShardError(f"sample {sample_id}: the layout decoded no array {feature.name}")
-    if array.dtype.newbyteorder("=") != np.dtype(feature.dtype) or array.shape != feature.shape:
-        raise ShardError(
-            f"sample {sample_id}: {feature.name} is declared {feature.dtype}{list(feature.shape)}, "
-            f"the layout decoded {array.dtype}{list(array.shape)}"
-        )
-    return array
+_ENCODERS: Mapping[str, Callable[[Feature], Encode]] = {"raw": _raw_encoder, "int64": _list_encoder}
 
 
 def _entry_head(name: str, kind: int, list_length: int) -> bytes:
