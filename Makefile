@@ -49,8 +49,29 @@ clean: ## remove what the demo made (not .venv)
 	@rm -rf data models plots .shardtrail mlflow.db mlartifacts
 
 .PHONY: bench-write
-bench-write: setup ## raw patches to shards, beside BigEarthNet's own way
+bench-write: setup .venv-peers/.ready .venv-peers-streaming/.ready ## raw patches to shards, beside others (10 min)
 	@python -m benchmarks.write_shards.run
+	@python -m benchmarks.tables
+
+.PHONY: bench-jpeg
+bench-jpeg: setup .venv-peers/.ready .venv-peers-streaming/.ready ## photographs to shards, beside others (10 min)
+	@python -m benchmarks.jpeg.run
+	@python -m benchmarks.tables
+
+# The packages we are compared with, in environments of their own.
+.venv-peers/.ready: benchmarks/requirements.lock
+.venv-peers-streaming/.ready: benchmarks/requirements-streaming.lock
+.venv-peers/.ready .venv-peers-streaming/.ready: | .venv/.ready
+	@echo "setting up $(@D) (once)"
+	@test -x $(@D)/bin/python || .venv/bin/uv venv --quiet --python .venv/bin/python $(@D)
+	@.venv/bin/uv pip sync --quiet --compile-bytecode --python $(@D)/bin/python --require-hashes $<
+	@touch $@
+
+.PHONY: bench-lock
+bench-lock: setup ## resolve what the benchmarks compare with anew
+	@cd benchmarks && for name in requirements requirements-streaming; do \
+		uv pip compile $$name.in $$(test $$name = requirements && echo -c ../requirements.lock) --universal --upgrade \
+			--generate-hashes --python-version 3.11 --no-header --quiet -o $$name.lock || exit; done
 
 .PHONY: kills
 kills: setup ## a build killed at 30 random moments

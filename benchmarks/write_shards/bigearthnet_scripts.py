@@ -14,17 +14,16 @@ from pathlib import Path
 import rasterio
 import tensorflow as tf
 
-from benchmarks.write_shards.data import S1_BANDS, S2_BANDS
+from benchmarks.peers.contestant import versions
+from benchmarks.write_shards.patches import S1_BANDS, S2_BANDS
 
-LABEL = "BigEarthNet's own way"
 
-
-def write(raw: Path, out: Path) -> int:
-    """Write one TFRecord file of all pairs; return their number."""
+def write(raw: Path, patches: int, out: Path) -> int:
+    """Write one TFRecord file of the first ``patches`` pairs; return their number."""
     out.mkdir(parents=True, exist_ok=True)
     count = 0
     with tf.io.TFRecordWriter(str(out / "train.tfrecord")) as writer:
-        for s1 in sorted((raw / "BigEarthNet-S1-v1.0").iterdir()):
+        for s1 in sorted((raw / "BigEarthNet-S1-v1.0").iterdir())[:patches]:
             described = json.loads((s1 / f"{s1.name}_labels_metadata.json").read_text())
             s2 = raw / "BigEarthNet-v1.0" / described["corresponding_s2_patch"]
             features = {"patch_name_s1": _text([s1.name]), "patch_name_s2": _text([s2.name])}
@@ -50,5 +49,5 @@ def _text(values: list[str]) -> tf.train.Feature:
 
 if __name__ == "__main__":
     began = time.perf_counter()
-    records = write(Path(sys.argv[1]), Path(sys.argv[2]))
-    print(json.dumps({"records": records, "seconds": time.perf_counter() - began}))
+    records = write(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    print(json.dumps({"records": records, "seconds": time.perf_counter() - began, "versions": versions()}))

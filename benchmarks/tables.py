@@ -1,0 +1,89 @@
+"""``python -m benchmarks.tables``: write the tables of README.md anew from every result.json.
+
+A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, so that no figure of the page is typed by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Rewrite every block whose benchmark was run."""
+    page = HERE / "README.md"
+    text = page.read_text()
+    for folder, unit in (("write_shards", "patches"), ("jpeg", "photographs")):
+        kept = HERE / folder / "result.json"
+        if kept.exists():
+            result = json.loads(kept.read_text())
+            text = replaced(text, folder, [*_speed(result["rows"], unit), "", *_setting(result)])
+            if "memory" in result:
+                text = replaced(text, f"{folder} memory", _memory(result["memory"], unit))
+    page.write_text(text)
+
+
+def replaced(text: str, name: str, lines: Sequence[str]) -> str:
+    """The page with the block of this name filled anew.
+
+    Raises:
+        SystemExit: the page has no such block.
+    """
+    block = re.compile(rf"(?<=<!-- {re.escape(name)} -->\n).*?(?=<!-- end -->)", re.DOTALL)
+    if not block.search(text):
+        raise SystemExit(f"README.md has no block between <!-- {name} --> and <!-- end -->")
+    content = "\n".join(lines) + "\n"
+    return block.sub(lambda _: content, text, count=1)
+
+
+def _speed(rows: Sequence[Mapping[str, Any]], unit: str) -> list[str]:
+    against = list(rows[0]["ratio"])
+    titles = {"old": "to BigEarthNet's way", "best_peer": "to the best peer", "copy": "to copying"}
+    head = ["writer", unit, f"{unit}/s", "slowest to fastest", *(titles[to] for to in against)]
+    head += ["MiB, all processes", "largest process", "KiB a sample", "against damage"]
+    lines = [_line(head), _line(["---", *["---:"] * (len(head) - 2), "---"])]
+    for row in sorted(rows, key=lambda row: -row["per_second"]):
+        speeds = sorted(row["samples"] / seconds for seconds in row["seconds"])
+        name = f"**{row['writer']}**" if row["role"] == "ours" else row["writer"]
+        ratios = [f"{row['ratio'][to]:.1f}" if to == "old" else f"{row['ratio'][to]:.2f}" for to in against]
+        cells = [name, f"{row['samples']:,}", f"{row['per_second']:,.0f}", f"{speeds[0]:,.0f} to {speeds[-1]:,.0f}"]
+        cells += [*ratios, f"{row['peak_mib']:,}", f"{row['largest_mib']:,}", f"{row['bytes_per_sample'] / 1024:,.0f}"]
+        lines.append(_line([*cells, row["checks"]]))
+    return lines
+
+
+def _memory(rows: Sequence[Mapping[str, Any]], unit: str) -> list[str]:
+    head = [unit, "MiB, all processes", "largest process", "largest worker"]
+    body = [[f"{row[key]:,}" for key in ("samples", "peak_mib", "largest_mib", "worker_mib")] for row in rows]
+    return [_line(head), _line(["---:"] * len(head)), *map(_line, body)]
+
+
+def _setting(result: Mapping[str, Any]) -> list[str]:
+    """Machine and versions in two sentences."""
+    found = result["machine"]
+    versions: dict[str, str] = {}
+    for environment in result["versions"].values():
+        for name, version in environment.items():
+            versions.setdefault(name, version)
+            if versions[name] != version:
+                versions[f"{name} (mosaicml-streaming's)"] = version
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return [
+        f"{found['date']}, commit {found['commit']}: {found['processor']}, {found['cores']} cores, "
+        f"{found['memory_gib']} GiB, {found['disk']} ({found['disk_mib_per_second']} MiB/s with fsync), "
+        f"Linux {found['kernel']}, load average before {found['load']}.",
+        f"{listed}.",
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
