@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, overload
 
 import numpy as np
@@ -19,10 +18,12 @@ from shardtrail.folder import Folder
 from shardtrail.job import Job
 from shardtrail.layouts import get_layout
 from shardtrail.manifest import manifest_schema
-from shardtrail.samples import SourceFile
-from shardtrail.sharding.entry import RecordEntry, ShardCheck, ShardEntry, pack_records
+from shardtrail.sharding.entry import UNKNOWN, PackedRecords, ShardCheck, ShardEntry, pack_records
 from shardtrail.sharding.receipts import is_done, read_receipt
 from shardtrail.stat_cache import Stat
+
+BLOCK_RECORDS = 256
+"""Records that are packed together: a worker holds one block of them as objects."""
 
 Digests = Callable[[Iterable[str]], Mapping[str, tuple[Stat, str]]]
 """``StatCache.digests``: paths -> {path: (stat, md5)} of the files that are known."""
@@ -121,32 +122,42 @@ class Entries(Sequence[tuple[str, ShardEntry]]):
         entry = ShardEntry(
             check=shard_check(folder, self._plan, shard, known_md5(folder, shard, self._recorded)),
             fingerprint=shard.fingerprint,
-            raw=self._job.raw,
+            raw=str(self._job.raw),
             receipts=folder.receipts,
             layout=self._layout,
             schema=self._schema,
             encoding=config.shard.encoding,
             full=self._job.full,
-            packed=pack_records(self._records(shard)),
+            packed=tuple(
+                self._packed(shard.first + start, min(BLOCK_RECORDS, shard.records - start))
+                for start in range(0, shard.records, BLOCK_RECORDS)
+            ),
         )
         return shard.address, entry
 
-    def _records(self, shard: PlannedShard) -> Iterator[RecordEntry]:
-        rows = self._manifest.take(self._rows[shard.first : shard.first + shard.records])
+    def _packed(self, first: int, records: int) -> PackedRecords:
+        """These rows of the plan. By column: a Python object for every struct would take longer than all the rest."""
+        rows = self._manifest.take(self._rows[first : first + records])
         files = rows["files"].combine_chunks()
-        # By column: a Python object for every struct would take longer than all the rest.
         roles, paths, sizes, md5s = (column.to_pylist() for column in files.flatten().flatten())
         known = {} if self._job.full else self._digests(paths)
-        sources = map(partial(_source, known), roles, paths, sizes, md5s)
-        columns = (rows["sample_id"], rows["labels"], rows["texts"], pc.list_value_length(files))
-        for sample_id, labels, texts, count in zip(*(column.to_pylist() for column in columns), strict=True):
-            yield RecordEntry(sample_id, tuple(labels), tuple(texts), tuple(islice(sources, count)))
+        return pack_records(
+            sample_ids=rows["sample_id"].to_pylist(),
+            labels=rows["labels"].to_pylist(),
+            texts=rows["texts"].to_pylist(),
+            counts=pc.list_value_length(files).to_pylist(),
+            roles=roles,
+            paths=paths,
+            sizes=sizes,
+            md5s=md5s,
+            stats=list(map(partial(_evidence, known), paths, sizes, md5s)),
+        )
 
 
-def _source(known: Mapping[str, tuple[Stat, str]], role: str, path: str, size: int, md5: str) -> SourceFile:
-    """A manifest's file, with the stat that vouches for its digest, if one does."""
+def _evidence(known: Mapping[str, tuple[Stat, str]], path: str, size: int, md5: str) -> tuple[int, int, int]:
+    """The stat that vouches for a manifest's file, without its size; ``UNKNOWN`` if none does."""
     stat, of_stat = known.get(path, (None, ""))
-    return SourceFile(role, path, size, md5, stat if of_stat == md5 else None)
+    return stat[1:] if stat is not None and of_stat == md5 and stat[0] == size else (0, 0, UNKNOWN)
 
 
 def _manifest_rows(plan: pa.Table, manifest: pa.Table) -> pa.Array:

@@ -21,14 +21,14 @@ from typing import BinaryIO
 
 from shardtrail.errors import PipelineError, ShardError, SourceChanged, SourceError
 from shardtrail.files import sync_folder, write_atomic
-from shardtrail.records.example import encode_sample
+from shardtrail.records.example import RecordEncoder
 from shardtrail.records.framing import frame
 from shardtrail.records.index import format_index
 from shardtrail.records.scan import scan_records
-from shardtrail.samples import SourceFile
 from shardtrail.sharding.check import check_shard
 from shardtrail.sharding.entry import RecordEntry, ShardEntry
 from shardtrail.sharding.receipts import Receipt, adopted, read_receipt, write_receipt
+from shardtrail.sharding.sources import confirm_source, read_source
 
 WRITE_BYTES = 4 * 2**20
 """Records are gathered to writes of this size."""
@@ -118,26 +118,23 @@ def write_shard(entry: ShardEntry, on_disk: str = "") -> Receipt:
 
 def _write_records(entry: ShardEntry, file: BinaryIO) -> tuple[str, list[int]]:
     """Write every record; one sample is in memory at a time. Returns the md5 and the records' lengths."""
+    encoder = RecordEncoder(entry.schema, entry.encoding)
     digest = hashlib.md5(usedforsecurity=False)
     lengths: list[int] = []
     faults: list[str] = []
     for record in entry.records():
-        contents = []
-        for source in record.files:
-            try:
-                contents.append(read_source(entry.raw, source, entry.full))
-            except (SourceChanged, SourceError) as error:
-                faults.append(str(error))
+        contents = _read(entry, record, faults)
         if len(faults) >= MOST_NAMED:
             break
         if faults:
             # Nothing more is written, but the other raw files are still looked at, to name all that are wrong.
             continue
-        parts = frame(_encode(entry, record, contents))
-        for part in parts:
+        length = 0
+        for part in frame(_encode(entry, encoder, record, contents)):
             digest.update(part)
             file.write(part)
-        lengths.append(sum(map(len, parts)))
+            length += len(part)
+        lengths.append(length)
     if faults:
         named = "; ".join(faults[:MOST_NAMED])
         more = "; and perhaps more" if len(faults) >= MOST_NAMED else ""
@@ -148,43 +145,23 @@ def _write_records(entry: ShardEntry, file: BinaryIO) -> tuple[str, list[int]]:
     return digest.hexdigest(), lengths
 
 
-def read_source(raw: Path, file: SourceFile, full: bool = False) -> bytes:
-    """The bytes of a raw file, which are those that were validated.
-
-    The stat is taken after reading: if it is the one seen with the digest, nothing was written
-    in between. Any other stat makes the bytes be hashed.
-
-    Args:
-        full: hash the bytes in any case.
-
-    Raises:
-        SourceChanged: absent, or other bytes than validated; expected and found are named.
-        SourceError: it cannot be read.
-    """
-    try:
-        # Not blocking: a named pipe in place of a file must not hang a worker.
-        descriptor = os.open(os.path.join(raw, file.path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+def _read(entry: ShardEntry, record: RecordEntry, faults: list[str]) -> list[bytes]:
+    """The bytes of a sample's files, ``b""`` for those that its layout does not decode; what is wrong goes to
+    ``faults``."""
+    roles, contents = getattr(entry.layout, "decode_roles", None), []
+    for source in record.files:
         try:
-            content = os.read(descriptor, file.size + 1)
-            while 0 < len(content) < file.size and (more := os.read(descriptor, file.size + 1 - len(content))):
-                content += more
-            found = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        raise SourceChanged(f"{file.path} is missing") from None
-    except OSError as error:
-        raise SourceError(f"{file.path} cannot be read ({error.strerror})") from error
-    if len(content) != file.size:
-        raise SourceChanged(f"{file.path} has {found.st_size} bytes, expected {file.size}")
-    if full or file.stat != (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino):
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        if md5 != file.md5:
-            raise SourceChanged(f"{file.path} has md5 {md5}, expected {file.md5}")
-    return content
+            if roles is None or source.role in roles:
+                contents.append(read_source(entry.raw, source, entry.full))
+            else:
+                confirm_source(entry.raw, source, entry.full)
+                contents.append(b"")
+        except (SourceChanged, SourceError) as error:
+            faults.append(str(error))
+    return contents
 
 
-def _encode(entry: ShardEntry, record: RecordEntry, contents: list[bytes]) -> bytes:
+def _encode(entry: ShardEntry, encoder: RecordEncoder, record: RecordEntry, contents: list[bytes]) -> bytes:
     try:
         arrays = entry.layout.decode(record.files, contents)
     except Exception as error:
@@ -192,7 +169,7 @@ def _encode(entry: ShardEntry, record: RecordEntry, contents: list[bytes]) -> by
             f"sample {record.sample_id} cannot be decoded ({type(error).__name__}: {error}), although it "
             "was found good; validate it again with check_sources: full"
         ) from error
-    return encode_sample(entry.schema, entry.encoding, record.sample_id, record.labels, record.texts, arrays)
+    return encoder.encode(record.sample_id, record.labels, record.texts, arrays)
 
 
 @contextlib.contextmanager
