@@ -15,7 +15,7 @@ from shardtrail.job import open_job
 LABEL = "shardtrail"
 
 
-def write(raw: Path, out: Path) -> dict[str, float]:
+def write(raw: Path, out: Path, layout: str = "bigearthnet") -> dict[str, float]:
     """Build in a new working folder; return the seconds of each stage and the records."""
     from shardtrail.sharding.verify import verify
     from shardtrail.stages.download import download
@@ -23,7 +23,7 @@ def write(raw: Path, out: Path) -> dict[str, float]:
     from shardtrail.stages.shard import shard
     from shardtrail.stages.validate import validate
 
-    write_atomic(out / "params.yaml", params_text(str(raw), target_mib=32).encode())
+    write_atomic(out / "params.yaml", params_text(str(raw), layout, target_mib=32).encode())
     seconds: dict[str, float] = {}
     with local_mapper() as mapper:
         job = open_job(out, mapper=mapper)
