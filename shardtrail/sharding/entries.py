@@ -18,6 +18,7 @@ from shardtrail.folder import Folder
 from shardtrail.job import Job
 from shardtrail.layouts import get_layout
 from shardtrail.manifest import manifest_schema
+from shardtrail.records.features import Declared
 from shardtrail.sharding.entry import UNKNOWN, PackedRecords, ShardCheck, ShardEntry, pack_records
 from shardtrail.sharding.receipts import is_done, read_receipt
 from shardtrail.stat_cache import Stat
@@ -59,7 +60,9 @@ def recorded_shards(folder: Folder) -> dict[str, Shard]:
     return {}
 
 
-def shard_check(folder: Folder, plan: pa.Table, shard: PlannedShard, md5: str = "") -> ShardCheck:
+def shard_check(
+    folder: Folder, plan: pa.Table, shard: PlannedShard, md5: str = "", declared: Declared | None = None
+) -> ShardCheck:
     """What to compare a planned shard with."""
     return ShardCheck(
         address=shard.address,
@@ -68,6 +71,7 @@ def shard_check(folder: Folder, plan: pa.Table, shard: PlannedShard, md5: str = 
         sample_ids=tuple(plan["sample_id"].slice(shard.first, shard.records).to_pylist()),
         records=shard.records,
         md5=md5,
+        declared=declared,
     )
 
 
@@ -105,6 +109,7 @@ class Entries(Sequence[tuple[str, ShardEntry]]):
         self._shards, self._digests = shards, digests
         self._layout, self._schema = get_layout(job.config), manifest_schema(manifest)
         self._recorded = recorded_shards(job.folder)
+        self._declared = Declared(self._schema, job.config.shard.encoding)
         self._rows = _manifest_rows(plan, manifest)
 
     def __len__(self) -> int:
@@ -120,7 +125,7 @@ class Entries(Sequence[tuple[str, ShardEntry]]):
         shard = self._shards[index]
         folder, config = self._job.folder, self._job.config
         entry = ShardEntry(
-            check=shard_check(folder, self._plan, shard, known_md5(folder, shard, self._recorded)),
+            check=shard_check(folder, self._plan, shard, known_md5(folder, shard, self._recorded), self._declared),
             fingerprint=shard.fingerprint,
             raw=str(self._job.raw),
             receipts=folder.receipts,

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardtrail.records.features import Declared
 from shardtrail.samples import Schema, SourceFile
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class ShardCheck:
         sample_ids: what it holds, in record order; none where only ``records`` and ``md5`` are known.
         records: how many it holds.
         md5: hex digest it had before; empty if it was never written.
+        declared: what each record should hold; None where that is not known.
     """
 
     address: str
@@ -46,6 +48,7 @@ class ShardCheck:
     sample_ids: tuple[str, ...] | None
     records: int
     md5: str = ""
+    declared: Declared | None = None
 
     @property
     def shard(self) -> Path:

@@ -18,6 +18,7 @@ from shardtrail.errors import ConfigError
 from shardtrail.folder import Folder
 from shardtrail.job import Job
 from shardtrail.manifest import read_table
+from shardtrail.records.features import Declared
 from shardtrail.sharding.build import build_shards
 from shardtrail.sharding.check import CheckedShard, check_shard
 from shardtrail.sharding.entries import known_md5, planned_shards, shard_check
@@ -135,25 +136,28 @@ def repair(job: Job, verification: Verification) -> tuple[str, ...]:
 
 def _expected(folder: Folder) -> list[ShardCheck]:
     """The shards of the plan, then those that only dataset.json names."""
-    recorded = {}
+    recorded, declared = {}, None
     if folder.dataset.exists():
-        recorded = {shard.fingerprint: shard for shard in load_dataset(folder.dataset).shards}
+        dataset = load_dataset(folder.dataset)
+        recorded = {shard.fingerprint: shard for shard in dataset.shards}
+        declared = Declared(dataset.schema, dataset.encoding)
     checks = []
     if folder.plan.exists():
         plan = read_table(folder.plan)
-        checks = [
-            shard_check(folder, plan, shard, known_md5(folder, shard, recorded)) for shard in planned_shards(plan)
-        ]
+        for shard in planned_shards(plan):
+            # Equal fingerprints mean equal schemas; of a shard that was not hashed yet, no record says what it has.
+            known = declared if shard.fingerprint in recorded else None
+            checks.append(shard_check(folder, plan, shard, known_md5(folder, shard, recorded), known))
     elif not recorded:
         raise ConfigError(
             f"{folder.root} holds neither plan nor dataset.json; build first: shardtrail run --until hash"
         )
     planned = {check.name for check in checks}
-    for shard in recorded.values():
-        name = shard.file.removesuffix(".tfrecord")
+    for other in recorded.values():
+        name = other.file.removesuffix(".tfrecord")
         if name not in planned:
             # Its address may by now be another shard's.
-            checks.append(ShardCheck(name, name, folder.shards, None, shard.records, shard.md5))
+            checks.append(ShardCheck(name, name, folder.shards, None, other.records, other.md5, declared))
     return checks
 
 
