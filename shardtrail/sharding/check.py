@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 
 from shardtrail.records.scan import Fault, verify_file
 from shardtrail.sharding.entry import ShardCheck
 
-MOST_FAULTS = 10
-"""Faults reported of one shard: of a shard that holds other samples, every record is one."""
+MOST_FAULTS = 100
+"""Faults reported of one shard; the last then says how many more there are."""
 
 _INDEX_FAULTS = {"missing_index", "wrong_index"}
 _OF_WHOLE_FILE = {"size", "md5"}
@@ -36,7 +37,8 @@ class CheckedShard:
 
 
 def check_shard(check: ShardCheck) -> CheckedShard:
-    """Compare a shard with what it should be: framing, CRCs, samples and their order, index, md5.
+    """Compare a shard with what it should be: framing, CRCs, samples and their order, features, index,
+    md5.
 
     Raises:
         OSError: the disk cannot be read.
@@ -50,6 +52,7 @@ def check_shard(check: ShardCheck) -> CheckedShard:
             md5=check.md5 or None,
             index=check.index,
             sample_ids=check.sample_ids,
+            declared=check.declared,
         )
     except FileNotFoundError:
         missing = Fault(None, 0, "missing_shard", f"{check.shard.name} does not exist")
@@ -68,7 +71,7 @@ def check_shard(check: ShardCheck) -> CheckedShard:
         index_md5=hashlib.md5(index, usedforsecurity=False).hexdigest(),
         index_bytes=len(index),
         index_mtime_ns=index_stat.st_mtime_ns if index_stat else 0,
-        faults=_telling(verified.faults)[:MOST_FAULTS],
+        faults=_shortened(_telling(verified.faults)),
     )
 
 
@@ -78,3 +81,14 @@ def _telling(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     if of_records:
         return of_records + tuple(fault for fault in faults if fault.kind == "missing_index")
     return faults
+
+
+def _shortened(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    more = len(faults) - MOST_FAULTS
+    if more <= 0:
+        return faults
+    last = faults[MOST_FAULTS - 1]
+    return (
+        *faults[: MOST_FAULTS - 1],
+        dataclasses.replace(last, detail=f"{last.detail}; {more} more faults of this shard follow"),
+    )

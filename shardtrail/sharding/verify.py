@@ -37,8 +37,8 @@ class ShardFault:
         record: place in the file from 0; None where the whole file is meant.
         offset: byte at which the record starts.
         kind: of ``records.scan.Fault``, or ``missing_shard``, ``unreadable``, ``stale_receipt``
-            (right bytes, but the receipt names others), ``foreign_shard`` (no plan, dataset.json
-            or receipt names the file).
+            (right bytes, but the receipt names others or is damaged), ``foreign_shard`` (no plan,
+            dataset.json or receipt names the file).
         detail: a sentence with what was expected and found.
     """
 
@@ -87,11 +87,14 @@ def verify(job: Job, deep: bool = False) -> Verification:
             job.progress.advance()
     faults = []
     owners = {check.md5: check for check in expected if check.md5}
+    written = {path.stem[:12] for path in folder.receipts.glob("*.json")}  # a shard's name holds as much
     for check in checks:
         if check.address in unreadable:
             faults.append(_fault(check, "unreadable", unreadable[check.address]))
         else:
-            faults += _faults(check, found[check.address], receipts.get(check.name), owners)
+            receipt = receipts.get(check.name)
+            lost = receipt is None and check.name[-12:] in written
+            faults += _faults(check, found[check.address], receipt, lost, owners)
     bad = {fault.shard for fault in faults}
     faults += _foreign(folder, expected, receipts)
     if checks:
@@ -167,14 +170,19 @@ def _vouched(check: ShardCheck, receipt: Receipt | None) -> bool:
 
 
 def _faults(
-    check: ShardCheck, found: CheckedShard, receipt: Receipt | None, owners: Mapping[str, ShardCheck]
+    check: ShardCheck, found: CheckedShard, receipt: Receipt | None, lost: bool, owners: Mapping[str, ShardCheck]
 ) -> list[ShardFault]:
+    """Faults of one shard; ``lost``: it has a receipt that is not as written; ``owners``: the shards by md5."""
     other = owners.get(found.md5)
     if other is not None and other.name != check.name:
         detail = f"it holds the bytes of {other.address} ({other.shard.name})"
         return [ShardFault(check.address, check.shard.name, 0, 0, "wrong_sample", detail)]
-    if not found.faults and receipt is not None and receipt.status == "done" and receipt.md5 != found.md5:
-        return [_fault(check, "stale_receipt", f"md5 is {found.md5}, its receipt says {receipt.md5}")]
+    if not found.faults and lost:
+        return [_fault(check, "stale_receipt", "its receipt cannot be read, or is not as it was written")]
+    if not found.faults and receipt is not None and receipt.status == "done":
+        stated = (receipt.md5, receipt.bytes, receipt.records, receipt.index_md5)
+        if stated != (found.md5, found.bytes, found.records, found.index_md5):
+            return [_fault(check, "stale_receipt", f"md5 is {found.md5}, its receipt says {receipt.md5}")]
     return [
         ShardFault(check.address, check.shard.name, fault.record, fault.offset, fault.kind, fault.detail)
         for fault in found.faults
@@ -186,11 +194,11 @@ def _fault(check: ShardCheck, kind: str, detail: str) -> ShardFault:
 
 
 def _foreign(folder: Folder, expected: Sequence[ShardCheck], receipts: Mapping[str, Receipt]) -> list[ShardFault]:
-    """Shard files that nothing names. Those of older plans have receipts."""
+    """Whatever lies among the shards and nothing names. Shards of older plans have receipts."""
     known = {check.name for check in expected} | receipts.keys()
-    names = sorted(path.name for path in folder.shards.glob("[!.]*") if path.suffix in (".tfrecord", ".index"))
+    ours = {f"{name}{suffix}" for name in known for suffix in (".tfrecord", ".index")}
     return [
         ShardFault(name, name, None, 0, "foreign_shard", "neither plan, dataset.json nor a receipt names it")
-        for name in names
-        if name.rpartition(".")[0] not in known
+        for name in sorted(path.name for path in folder.shards.glob("[!.]*"))
+        if name not in ours
     ]
