@@ -129,11 +129,11 @@ def verify(
 ) -> None:
     """Check the shards: sizes and receipts, or with --deep every byte. Exit status 1 if faults remain."""
     from flows import show
-    from shardtrail.execution import local_mapper
+    from shardtrail.execution import open_mapper
     from shardtrail.job import open_job
 
     job = open_job(_State.root)
-    with local_mapper(job.config.compute.workers) as mapper:
+    with open_mapper(job) as mapper:
         sound = show.verify(_with(job, mapper, as_json), deep, repair, as_json)
     if not sound:
         raise typer.Exit(1)

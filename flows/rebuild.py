@@ -10,13 +10,13 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from shardtrail.record import DATA_STAGES
 from tasks.download import download
 from tasks.hash import hash_shards
-from tasks.mapping import AHEAD
+from tasks.mapping import MOST_RUNS
 from tasks.record import record
 from tasks.shard import shard
 from tasks.stage import building
 from tasks.validate import validate
 
-_runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=AHEAD)
+_runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=MOST_RUNS)
 
 
 @flow(name="rebuild", task_runner=_runner, persist_result=False, validate_parameters=False)

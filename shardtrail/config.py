@@ -166,9 +166,13 @@ class RegisterParams(Params):
 class ComputeParams(Params):
     """Where the units of a stage run. Never changes what is built."""
 
-    executor: Literal["process"] = "process"
+    executor: Literal["process", "dask"] = "process"
+    """``process``: worker processes of this machine; ``dask``: workers of a Dask cluster."""
     workers: int = Field(0, ge=0, le=1024)
-    """Worker processes; 0: as many as this process may use cores."""
+    """Worker processes on this machine; 0: as many as this process may use cores."""
+    address: str = Field("", pattern=r"^((tcp|tls)://[^\s/@?#]+:[0-9]+)?$")
+    """Of the Dask scheduler, such as ``tcp://host:8786``; empty: a cluster on this machine for each run. What ``tls://``
+    needs stands in Dask's own configuration (``distributed.comm.tls``)."""
 
 
 class TrackingParams(Params):

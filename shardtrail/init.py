@@ -63,8 +63,9 @@ register:
   name: {name}
 
 compute:
-  executor: process
+  executor: process       # process: of this machine; dask: a Dask cluster
   workers: 0              # 0: as many as there are cores
+  address: ""             # of the Dask scheduler, such as tcp://host:8786; empty: a cluster on this machine
 
 tracking:
   uri: sqlite:///mlflow.db  # or a server's address

@@ -7,8 +7,8 @@ what is missing, whatever was edited, killed or restarted meanwhile.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.futures import wait
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
 from prefect.tasks import exponential_backoff
 
 from shardtrail.errors import PipelineError, StoreUnavailable
-from shardtrail.execution import Mapper, Outcome, run_units
+from shardtrail.execution import Mapper, Outcome, Workers, run_units
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -28,8 +29,8 @@ R = TypeVar("R")
 MOST_RUNS = 300
 """A burst of more task runs than a server's event queue can take is lost without a word."""
 
-AHEAD = 16
-"""Batches in flight; as many as the flow's task runner has threads."""
+Event = Outcome[Any] | PrefectFuture[None]
+"""A unit is done, or a batch has come to its end."""
 
 
 class UnitsFailed(PipelineError, RuntimeError):
@@ -47,8 +48,9 @@ class _Batch:
     stage: str
     function: Callable[[Any], Any]
     units: list[tuple[str, Any]]
-    executor: Executor
-    outcomes: SimpleQueue[Outcome[Any]]
+    workers: Workers
+    ahead: int
+    events: SimpleQueue[Event]
     done: set[str] = field(default_factory=set)
     failed: dict[str, Outcome[Any]] = field(default_factory=dict)
 
@@ -76,12 +78,12 @@ def run_batch(stage: str, units: str) -> None:
     batch = _batch.get()
     batch.failed.clear()
     missing = [unit for unit in batch.units if unit[0] not in batch.done]
-    for outcome in run_units(stage, batch.function, missing, batch.executor):
+    for outcome in run_units(stage, batch.function, missing, batch.workers, batch.ahead, get_run_logger().log):
         if outcome.error:
             batch.failed[outcome.label] = outcome
         else:
             batch.done.add(outcome.label)
-            batch.outcomes.put(outcome)
+            batch.events.put(outcome)
     if batch.failed:
         raise UnitsFailed(
             "\n".join(f"{label}: {outcome.error}" for label, outcome in batch.failed.items()),
@@ -89,32 +91,37 @@ def run_batch(stage: str, units: str) -> None:
         )
 
 
-def task_mapper(executor: Executor) -> Mapper:
-    """The mapper that flows give to stages: every batch of units is one task run on ``executor``."""
+def task_mapper(workers: Workers) -> Mapper:
+    """The mapper that flows give to stages: every batch of units is one task run, which hands them to ``workers``."""
 
     def mapper(stage: str, function: Callable[[U], R], units: Sequence[tuple[str, U]]) -> Iterator[Outcome[R]]:
-        outcomes: SimpleQueue[Outcome[Any]] = SimpleQueue()
         if not units:
             return
+        # Units may be made only when they are asked for, so few are held at a time: two to four a worker.
+        batches = min(MOST_RUNS, 2 * workers.size)
+        ahead = max(2, math.ceil(2 * workers.size / batches))
+        events: SimpleQueue[Event] = SimpleQueue()
         parts = iter(_parts(len(units)))
-        running: dict[Any, _Batch] = {}
+        running: dict[PrefectFuture[None], _Batch] = {}
         while True:
-            # Units may be made only when they are asked for, so few batches are held at a time.
-            while len(running) < AHEAD and (part := next(parts, None)) is not None:
-                batch = _Batch(stage, function, list(units[part]), executor, outcomes)
-                running[_submit(batch)] = batch
+            while len(running) < batches and (part := next(parts, None)) is not None:
+                batch = _Batch(stage, function, list(units[part]), workers, ahead, events)
+                future = _submit(batch)
+                running[future] = batch
+                future.add_done_callback(events.put)
             if not running:
                 return
-            settled = wait(list(running), timeout=0.2).done
-            while not outcomes.empty():
-                yield outcomes.get()
-            for future in settled:
-                yield from _unfinished(running.pop(future), future.state)
+            event = events.get()
+            if isinstance(event, Outcome):
+                yield event
+            else:
+                event.wait()  # it has come to its end; this only makes its state known
+                yield from _unfinished(running.pop(event), event.state)
 
     return mapper
 
 
-def _submit(batch: _Batch) -> Any:
+def _submit(batch: _Batch) -> PrefectFuture[None]:
     token = _batch.set(batch)
     try:
         return run_batch.submit(batch.stage, _name(batch.units))

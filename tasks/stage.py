@@ -13,7 +13,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.tasks import Task, exponential_backoff
 
-from shardtrail.execution import process_pool
+from shardtrail.execution import open_workers
 from shardtrail.job import Job, open_job
 from shardtrail.progress import Lines, Progress
 from shardtrail.sharding.lease import lease
@@ -32,8 +32,8 @@ full_check: ContextVar[bool] = ContextVar("full_check", default=False)
 def building(folder: str) -> Iterator[Job]:
     """The job of a rebuild: holds the folder's lease; its units run as task runs in worker processes."""
     job = opened(folder)
-    with lease(job.folder), process_pool(job.config.compute.workers) as executor:
-        yield dataclasses.replace(job, mapper=task_mapper(executor))
+    with lease(job.folder), open_workers(job) as workers:
+        yield dataclasses.replace(job, mapper=task_mapper(workers))
 
 
 def opened(folder: str) -> Job:

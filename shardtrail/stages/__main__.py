@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardtrail.errors import ConfigError, PipelineError
-from shardtrail.execution import local_mapper
+from shardtrail.execution import open_mapper
 from shardtrail.job import open_job
 from shardtrail.progress import Lines
 from shardtrail.stages import STAGES
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         _check_encoding(options.encoding_version)
         job = open_job(Path.cwd(), progress=Lines())
         module, _, function = STAGES[stage].partition(":")
-        with local_mapper(job.config.compute.workers) as mapper:
+        with open_mapper(job) as mapper:
             getattr(importlib.import_module(module), function)(dataclasses.replace(job, mapper=mapper, reproduce=True))
     except ConfigError as error:
         print(error, file=sys.stderr)
