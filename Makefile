@@ -76,3 +76,7 @@ bench-lock: setup ## resolve what the benchmarks compare with anew
 .PHONY: kills
 kills: setup ## a build killed at 30 random moments
 	@SHARDTRAIL_KILLS=30 python -m pytest tests/test_kills.py --timeout 3600 -s
+
+.PHONY: faults
+faults: setup ## 1,000 faults put into shards, found, located, repaired (2 min)
+	@SHARDTRAIL_FAULTS=1000 python -m pytest tests/test_injected_faults.py --timeout 3600 -s
