@@ -14,11 +14,14 @@ Source:
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from operator import eq
+from typing import Final, NamedTuple
 
 import numpy as np
+
+_HEAD: Final = struct.Struct("<4sI")
+"""What every classic TIFF begins with: byte order and version, then where its directory is."""
 
 _SHORT, _LONG = 3, 4
 _INTEGER: Final = {_SHORT: "H", _LONG: "I"}
@@ -68,26 +71,37 @@ _DTYPES: Final = {
 """By BitsPerSample and SampleFormat."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Strips(NamedTuple):
+    """How the pixels are cut: ``struct`` formats of the tables of offsets and of byte counts, number of strips, bytes
+    of all but the last, and of the last."""
+
+    offsets: str
+    counts: str
+    number: int
+    each_bytes: int
+    last_bytes: int
+
+    @property
+    def all_bytes(self) -> int:
+        return (self.number - 1) * self.each_bytes + self.last_bytes
+
+
+class _Page(NamedTuple):
     """What a plain directory says.
 
     Attributes:
         shape: height and width.
         dtype: of a pixel.
-        offsets, counts: format and place in the file of the strips' offsets and byte counts.
-        strips: how many there are.
-        strip_bytes, last_bytes: size of all strips but the last, and of the last.
+        strips: how its pixels are cut.
+        offsets, counts: where the tables of the strips lie in the file.
         end: bytes that the file must have for everything but the pixels.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype
-    offsets: tuple[struct.Struct, int]
-    counts: tuple[struct.Struct, int]
-    strips: int
-    strip_bytes: int
-    last_bytes: int
+    strips: _Strips
+    offsets: slice
+    counts: slice
     end: int
 
 
@@ -102,27 +116,30 @@ def plain_pixels(content: bytes, shape: tuple[int, int]) -> np.ndarray | None:
         [height, width], read-only and not always aligned: a view of ``content`` in the file's own dtype. None where
         the file is not plain or of another shape; nothing beyond ``content`` is ever read.
     """
-    if content[:4] != b"II*\0":
+    if len(content) < _HEAD.size:
         return None
-    start = int.from_bytes(content[4:8], "little")
+    magic, start = _HEAD.unpack_from(content)
     entries = int.from_bytes(content[start : start + 2], "little")
-    if start < 8 or entries > len(_PLAIN):
+    if magic != b"II*\0" or start < _HEAD.size or entries > len(_PLAIN):
         return None
     page = _read_directory(content[start : start + 6 + 12 * entries], start)
     if page is None or page.shape != shape or page.end > len(content):
         return None
-    (offsets, offsets_at), (counts, counts_at), strips = page.offsets, page.counts, page.strips
-    first, *_ = places = offsets.unpack_from(content, offsets_at)
-    sizes = counts.unpack_from(content, counts_at)
-    size = (strips - 1) * page.strip_bytes + page.last_bytes
-    if (
-        first < 8
-        or first + size > len(content)
-        or places != tuple(range(first, first + strips * page.strip_bytes, page.strip_bytes))
-        or sizes != (page.strip_bytes,) * (strips - 1) + (page.last_bytes,)
-    ):
+    first = _first_strip(page.strips, content[page.offsets], content[page.counts])
+    if first < _HEAD.size or first + page.strips.all_bytes > len(content):
         return None
     return np.frombuffer(content, page.dtype, shape[0] * shape[1], first).reshape(shape)
+
+
+@lru_cache(maxsize=256)
+def _first_strip(strips: _Strips, offsets: bytes, counts: bytes) -> int:
+    """Where the pixels begin if the strips follow one another and are as long as they must be; 0 otherwise."""
+    first, *others = struct.unpack(strips.offsets, offsets)
+    following = range(first + strips.each_bytes, first + strips.number * strips.each_bytes, strips.each_bytes)
+    sizes = struct.unpack(strips.counts, counts)
+    contiguous = len(others) == len(following) and all(map(eq, others, following))
+    whole = sizes[-1] == strips.last_bytes and all(size == strips.each_bytes for size in sizes[:-1])
+    return int(first) if contiguous and whole else 0
 
 
 @lru_cache(maxsize=256)
@@ -155,21 +172,16 @@ def _read_directory(directory: bytes, start: int) -> _Page | None:
     dtype = _DTYPES.get((numbers[_BITS], numbers.get(_FORMAT, 1)))
     if dtype is None or not rows or not width:
         return None
-    strips = -(-height // rows)
-    tables = []
-    for tag in (_OFFSETS, _COUNTS):
-        kind, count, place = tags[tag]
-        if kind not in _INTEGER or count != strips:
-            return None
-        tables.append((struct.Struct(f"<{count}{_INTEGER[kind]}"), place))
-    row_bytes = width * dtype.itemsize
-    return _Page(
-        shape=(height, width),
-        dtype=dtype,
-        offsets=tables[0],
-        counts=tables[1],
-        strips=strips,
-        strip_bytes=rows * row_bytes,
-        last_bytes=(height - (strips - 1) * rows) * row_bytes,
-        end=end,
-    )
+    number, row_bytes = -(-height // rows), width * dtype.itemsize
+    offsets, counts = (_table(*tags[tag], number) for tag in (_OFFSETS, _COUNTS))
+    if offsets is None or counts is None:
+        return None
+    strips = _Strips(offsets[0], counts[0], number, rows * row_bytes, (height - (number - 1) * rows) * row_bytes)
+    return _Page((height, width), dtype, strips, offsets[1], counts[1], end)
+
+
+def _table(kind: int, count: int, place: int, number: int) -> tuple[str, slice] | None:
+    """``struct`` format and place of a table of integers, one a strip; None if it is no such table."""
+    if kind not in _INTEGER or count != number:
+        return None
+    return f"<{count}{_INTEGER[kind]}", slice(place, place + count * _TYPE_BYTES[kind])

@@ -204,18 +204,23 @@ _ENCODERS: Mapping[str, Callable[[Feature], Encode]] = {"raw": _raw_encoder, "in
 def _entry_head(name: str, kind: int, list_length: int) -> bytes:
     """What precedes the content of a list: map entry, key, feature and list, each with its length."""
     key = _delimited(1, name.encode())
-    list_head = bytes([kind << 3 | 2]) + _varint(list_length)
+    list_head = _byte(kind << 3 | 2) + _varint(list_length)
     feature_head = b"\x12" + _varint(len(list_head) + list_length)
     entry_length = len(key) + len(feature_head) + len(list_head) + list_length
     return b"\x0a" + _varint(entry_length) + key + feature_head + list_head
 
 
 def _delimited(field: int, content: bytes) -> bytes:
-    return bytes([field << 3 | 2]) + _varint(len(content)) + content
+    return _byte(field << 3 | 2) + _varint(len(content)) + content
+
+
+_byte = [bytes([value]) for value in range(128)].__getitem__
 
 
 def _varint(value: int) -> bytes:
     """A non-negative integer in groups of 7 bits, the lowest first."""
+    if value <= 0x7F:
+        return _byte(value)
     groups = bytearray()
     while value > 0x7F:
         groups.append(value & 0x7F | 0x80)

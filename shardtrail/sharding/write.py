@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -118,7 +119,7 @@ def write_shard(entry: ShardEntry, on_disk: str = "") -> Receipt:
 
 def _write_records(entry: ShardEntry, file: BinaryIO) -> tuple[str, list[int]]:
     """Write every record; one sample is in memory at a time. Returns the md5 and the records' lengths."""
-    encoder = RecordEncoder(entry.schema, entry.encoding)
+    encoder = _encoder(entry.schema, entry.encoding)
     digest = hashlib.md5(usedforsecurity=False)
     lengths: list[int] = []
     faults: list[str] = []
@@ -143,6 +144,10 @@ def _write_records(entry: ShardEntry, file: BinaryIO) -> tuple[str, list[int]]:
             "Restore them and run again, or take the change in: shardtrail run"
         )
     return digest.hexdigest(), lengths
+
+
+_encoder = lru_cache(maxsize=4)(RecordEncoder)
+"""Kept from shard to shard: those of one build are of one schema."""
 
 
 def _read(entry: ShardEntry, record: RecordEntry, faults: list[str]) -> list[bytes]:
