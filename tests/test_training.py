@@ -28,6 +28,10 @@ from shardtrail.errors import ConfigError, ShardError, StageFailed
 from shardtrail.folder import Folder
 from shardtrail.job import Job
 from shardtrail.progress import Silent
+from shardtrail.records.example import decode_example, encode_example
+from shardtrail.records.framing import frame
+from shardtrail.records.index import read_index
+from shardtrail.records.scan import read_record
 from shardtrail.stages.train import Trained, train
 from shardtrail.training import checkpoint
 from shardtrail.training.checkpoint import Epoch, Position
@@ -286,6 +290,22 @@ def test_a_damaged_record_is_named(tmp_path):
     path.write_bytes(content)
 
     with pytest.raises(ShardError, match=rf"{shard.file} \(train-00001\), record 2 of 5, byte \d+.*--only train-00001"):
+        train_here(tmp_path)
+
+
+def test_a_record_without_a_feature_is_named(tmp_path):
+    """A record of the right size that lacks a feature is named by shard, record and feature, not trained on."""
+    shard = write_dataset(tmp_path, SHARDS).shards[1]
+    path = tmp_path / "data/shards" / shard.file
+    offset, length = read_index(path.with_suffix(".index"))[2]
+    features = decode_example(read_record(path, offset))
+    features["B0x"] = features.pop("B02")
+    content = bytearray(path.read_bytes())
+    content[offset : offset + length] = b"".join(frame(encode_example(features)))
+    path.write_bytes(content)
+    assert path.stat().st_size == shard.bytes
+
+    with pytest.raises(ShardError, match=rf"{shard.file} \(train-00001\), record 2 of 5, .* feature B02 is missing"):
         train_here(tmp_path)
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from shardtrail.dataset import Dataset, Shard
 from shardtrail.errors import ShardError
+from shardtrail.records.features import Declared
 from shardtrail.records.index import read_index
 from shardtrail.records.scan import verify_file
 
@@ -26,10 +27,12 @@ class ShardFiles:
     Attributes:
         folder: ``data/shards``.
         shards: in plan order; ``order.plan_epoch`` numbers them by their place here.
+        declared: what their records hold.
     """
 
     folder: Path
     shards: tuple[Shard, ...]
+    declared: Declared
 
     def __post_init__(self) -> None:
         # Bounded: a large dataset's indexes do not all fit into memory; reading one again takes a millisecond.
@@ -80,7 +83,8 @@ def shard_files(dataset: Dataset, folder: Path, splits: Sequence[str]) -> dict[s
             lines.append(f"  and {len(faults) - _LISTED} more")
         lines.append(_mend([shard for shard, _ in faults]))
         raise ShardError("\n".join(lines))
-    return {split: ShardFiles(folder, dataset.of_split(split)) for split in splits}
+    declared = Declared(dataset.schema, dataset.encoding)
+    return {split: ShardFiles(folder, dataset.of_split(split), declared) for split in splits}
 
 
 @contextlib.contextmanager
@@ -97,7 +101,13 @@ def naming_damage(files: ShardFiles) -> Iterator[None]:
     except tf.errors.OpError as error:
         for shard in files.shards:
             path = files.folder / shard.file
-            found = verify_file(path, records=shard.records, md5=shard.md5, index=files.folder / shard.index)
+            found = verify_file(
+                path,
+                records=shard.records,
+                md5=shard.md5,
+                index=files.folder / shard.index,
+                declared=files.declared,
+            )
             if found.faults:
                 fault = found.faults[0]
                 where = "" if fault.record is None else f", record {fault.record} of {shard.records}"
