@@ -58,6 +58,11 @@ bench-jpeg: setup .venv-peers/.ready .venv-peers-streaming/.ready ## photographs
 	@python -m benchmarks.jpeg.run
 	@python -m benchmarks.tables
 
+.PHONY: bench-check
+bench-check: setup ## what one core checks of shards in a second, beside other readers (5 min)
+	@python -m benchmarks.deep_check.run
+	@python -m benchmarks.tables
+
 # The packages we are compared with, in environments of their own.
 .venv-peers/.ready: benchmarks/requirements.lock
 .venv-peers-streaming/.ready: benchmarks/requirements-streaming.lock

@@ -25,6 +25,10 @@ def main() -> None:
             text = replaced(text, folder, [*_speed(result["rows"], unit), "", *_setting(result)])
             if "memory" in result:
                 text = replaced(text, f"{folder} memory", _memory(result["memory"], unit))
+    kept = HERE / "deep_check" / "result.json"
+    if kept.exists():
+        result = json.loads(kept.read_text())
+        text = replaced(text, "deep_check", [*_checking(result), "", *_setting(result)])
     page.write_text(text)
 
 
@@ -61,6 +65,19 @@ def _memory(rows: Sequence[Mapping[str, Any]], unit: str) -> list[str]:
     head = [unit, "MiB, all processes", "largest process", "largest worker"]
     body = [[f"{row[key]:,}" for key in ("samples", "peak_mib", "largest_mib", "worker_mib")] for row in rows]
     return [_line(head), _line(["---:"] * len(head)), *map(_line, body)]
+
+
+def _checking(result: Mapping[str, Any]) -> list[str]:
+    speeds = {row["reader"]: row["gb_per_second"] for row in result["rows"]}
+    lines = [_line(["reader", "GB/s", "slowest to fastest", "to md5sum", "notices"])]
+    lines.append(_line(["---", "---:", "---:", "---:", "---"]))
+    for row in result["rows"]:
+        found = sorted(result["bytes"] / seconds / 1e9 for seconds in row["seconds"])
+        name = f"**{row['reader']}**" if row["role"] == "ours" else row["reader"]
+        ratio = row["gb_per_second"] / speeds["`md5sum`"]
+        cells = [f"{row['gb_per_second']:.2f}", f"{found[0]:.2f} to {found[-1]:.2f}", f"{ratio:.2f}", row["notices"]]
+        lines.append(_line([name, *cells]))
+    return lines
 
 
 def _setting(result: Mapping[str, Any]) -> list[str]:
