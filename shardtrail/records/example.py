@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtrail.errors import ConfigError, ShardError
-from shardtrail.records.framing import MAX_PAYLOAD_BYTES
+from shardtrail.records.framing import MAX_PAYLOAD_BYTES, total_bytes
 from shardtrail.samples import Feature, Schema
 
 ENCODING_VERSION = 1
@@ -83,7 +83,13 @@ class RecordEncoder:
     def encode(
         self, sample_id: str, label_indices: Sequence[int], texts: Sequence[str], arrays: Mapping[str, Array]
     ) -> bytes:
-        """One sample as the payload of a record.
+        """One sample as the payload of a record: the parts of ``encode_parts`` in one piece."""
+        return b"".join(self.encode_parts(sample_id, label_indices, texts, arrays))
+
+    def encode_parts(
+        self, sample_id: str, label_indices: Sequence[int], texts: Sequence[str], arrays: Mapping[str, Array]
+    ) -> list[Any]:
+        """One sample as the payload of a record, in parts that follow one another: ``bytes``, and arrays as they are.
 
         Args:
             sample_id: stored as ``sample_id``.
@@ -97,19 +103,20 @@ class RecordEncoder:
         others = {"sample_id": encode_feature("sample_id", [sample_id.encode()]), **self._labels(tuple(label_indices))}
         for name, text in zip(self._schema.texts, texts, strict=True):
             others[name] = encode_feature(name, [text.encode()])
-        parts: list[Any] = []
+        parts: list[Any] = [b""]
         for name, array in self._entries:
             if array is None:
                 parts.append(others[name])
             else:
                 parts += array.encode(array.declared(arrays, sample_id))
-        size = sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in parts)
+        size = total_bytes(parts)
         if size > MAX_PAYLOAD_BYTES:
             raise ShardError(
                 f"sample {sample_id}: its record would hold {size} bytes, more than the {MAX_PAYLOAD_BYTES} that "
                 "readers of protobuf accept; cut the image into smaller samples"
             )
-        return b"".join([b"\x0a", _varint(size), *parts])
+        parts[0] = b"\x0a" + _varint(size)
+        return parts
 
     def _encode_labels(self, indices: tuple[int, ...]) -> dict[str, bytes]:
         """The entries that depend on labels alone: few sets of labels are many samples'."""
@@ -148,7 +155,7 @@ def encode_feature(name: str, values: Sequence[bytes] | Array) -> bytes:
 
 
 Encode: TypeAlias = "Callable[[Array], list[Any]]"
-"""Gives one array's entry as buffers to be joined."""
+"""Gives one array's entry as parts that follow one another: ``bytes``, or contiguous arrays."""
 
 
 class _Array:
@@ -176,7 +183,7 @@ class _Array:
 
 
 def _raw_encoder(feature: Feature) -> Encode:
-    """The array's own memory behind a head that is the same in every record: no copy but the final join."""
+    """The array's own memory behind a head that is the same in every record: no copy."""
     little_endian = np.dtype(feature.dtype).newbyteorder("<")
     value_head = b"\x0a" + _varint(feature.nbytes)
     head = _entry_head(feature.name, _BYTES, len(value_head) + feature.nbytes) + value_head

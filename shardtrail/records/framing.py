@@ -11,6 +11,9 @@ Source: TensorFlow, ``tensorflow/core/lib/io/record_writer.h`` and ``tensorflow/
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any
 
 import google_crc32c
 
@@ -34,17 +37,26 @@ def mask_crc(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def frame(payload: bytes) -> tuple[bytes, bytes, bytes]:
+def frame(*parts: Any) -> list[Any]:
     """Header, payload and footer of one record, to be written one after the other.
+
+    Args:
+        parts: the payload, as ``bytes`` or contiguous arrays that follow one another: none is copied.
 
     Raises:
         ShardError: the payload is larger than ``MAX_PAYLOAD_BYTES``.
     """
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise ShardError(f"a record may hold {MAX_PAYLOAD_BYTES} bytes (got {len(payload)}); cut its sample smaller")
-    length = _LENGTH.pack(len(payload))
+    size = total_bytes(parts)
+    if size > MAX_PAYLOAD_BYTES:
+        raise ShardError(f"a record may hold {MAX_PAYLOAD_BYTES} bytes (got {size}); cut its sample smaller")
+    length = _LENGTH.pack(size)
     header = length + _CRC.pack(mask_crc(google_crc32c.value(length)))
-    return header, payload, _CRC.pack(mask_crc(google_crc32c.value(payload)))
+    return [header, *parts, _CRC.pack(mask_crc(reduce(google_crc32c.extend, parts, 0)))]
+
+
+def total_bytes(parts: Iterable[Any]) -> int:
+    """Bytes of ``bytes`` and arrays together."""
+    return sum([len(part) if type(part) is bytes else memoryview(part).nbytes for part in parts])
 
 
 def parse_header(header: bytes) -> tuple[int, int, int]:
