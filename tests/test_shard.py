@@ -9,6 +9,7 @@ import pickle
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +35,14 @@ from shardtrail.errors import ConfigError, StageFailed
 from shardtrail.job import open_job
 from shardtrail.manifest import read_table
 from shardtrail.progress import Silent
-from shardtrail.records.example import decode_example
-from shardtrail.records.index import read_index
+from shardtrail.records.example import decode_example, encode_sample
+from shardtrail.records.framing import frame
+from shardtrail.records.index import format_index, read_index
 from shardtrail.records.scan import read_record
+from shardtrail.samples import Feature, Schema, SourceFile
 from shardtrail.sharding.entries import Entries, planned_shards
+from shardtrail.sharding.entry import UNKNOWN, ShardCheck, ShardEntry, pack_records
+from shardtrail.sharding.write import write_shard
 from shardtrail.stages.hash import hash_shards
 from shardtrail.stages.shard import shard, status
 
@@ -422,7 +427,10 @@ import sys
 from pathlib import Path
 from shardtrail.job import open_job
 from shardtrail.manifest import read_table
+from shardtrail.samples import Feature, Schema, SourceFile
 from shardtrail.sharding.entries import Entries, planned_shards
+from shardtrail.sharding.entry import UNKNOWN, ShardCheck, ShardEntry, pack_records
+from shardtrail.sharding.write import write_shard
 from shardtrail.sharding.write import write_shard
 job = open_job(Path(sys.argv[1]))
 plan = read_table(job.folder.plan)
@@ -436,6 +444,47 @@ for _ in range(8):
     shard(built)
     assert digests(built.folder.data) == digests(finished.folder.data)
     assert leftovers(built) == []
+
+
+class Plane:
+    """A layout's part that workers use: a sample is one file, its bytes one array."""
+
+    def decode(self, files: Sequence[SourceFile], contents: Sequence[bytes]) -> dict[str, np.ndarray]:
+        return {"plane": np.frombuffer(contents[0], np.uint8)}
+
+
+@pytest.mark.parametrize("size", [1, 2**19 - 1, 3 * 2**20 + 1])
+def test_a_shard_is_its_records_whatever_their_size(tmp_path, size):
+    """Many samples to a block, one a block, or samples of several blocks: the bytes of the records, one by one."""
+    (tmp_path / "raw").mkdir()
+    contents = [np.random.default_rng(seed).bytes(size) for seed in range(5)]
+    for number, content in enumerate(contents):
+        (tmp_path / "raw" / str(number)).write_bytes(content)
+    names = [f"sample-{number}" for number in range(len(contents))]
+    packed = pack_records(
+        sample_ids=names,
+        labels=[[0]] * 5,
+        texts=[[]] * 5,
+        counts=[1] * 5,
+        roles=["plane"] * 5,
+        paths=list("01234"),
+        sizes=[size] * 5,
+        md5s=[hashlib.md5(content).hexdigest() for content in contents],
+        stats=[(0, 0, UNKNOWN)] * 5,
+    )
+    schema = Schema((Feature("plane", "uint8", (size,)),), (), ("a",))
+    check = ShardCheck("train-00000", "train-0", tmp_path / "shards", tuple(names), 5)
+    entry = ShardEntry(
+        check, "0" * 64, str(tmp_path / "raw"), tmp_path / "receipts", Plane(), schema, "raw", False, (packed,)
+    )
+    receipt = write_shard(entry)
+    frames = [
+        b"".join(frame(encode_sample(schema, "raw", name, [0], [], {"plane": np.frombuffer(content, np.uint8)})))
+        for name, content in zip(names, contents, strict=True)
+    ]
+    assert check.shard.read_bytes() == b"".join(frames)
+    assert check.index.read_bytes() == format_index(map(len, frames))
+    assert receipt.md5 == hashlib.md5(b"".join(frames)).hexdigest()
 
 
 def test_workers_load_nothing_heavy(own):
