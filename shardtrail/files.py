@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def write_atomic(path: Path, content: bytes) -> bool:
@@ -19,19 +21,30 @@ def write_atomic(path: Path, content: bytes) -> bool:
         if path.stat().st_size == len(content) and path.read_bytes() == content:
             return False
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        pass
+    with replacing(path) as file:
+        file.write(content)
+    return True
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to that takes the place of ``path``, whole and on disk, when the block ends.
+
+    Until then it has a temporary name in the same folder; if the block raises, it goes and ``path`` stays as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # shows that its writer lives: see sharding.stale
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
-    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -11,11 +11,9 @@ the version of the library that wrote it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,7 +25,7 @@ import pyarrow.parquet as pq
 
 from shardtrail.dataset import schema_from_json, schema_to_json
 from shardtrail.errors import ConfigError
-from shardtrail.files import canonical_json, sync_folder
+from shardtrail.files import canonical_json, replacing
 from shardtrail.folder import Folder
 from shardtrail.samples import Sample, Schema
 from shardtrail.validation.duplicates import sample_digest
@@ -134,18 +132,8 @@ def write_table(path: Path, table: pa.Table) -> bool:
         if stored_digest(path) == digest:
             read_table(path)  # the footer may be sound where the rows are not
             return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # shows that its writer lives: see sharding.stale
-            _write(table, digest, file)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with replacing(path) as file:
+        _write(table, digest, file)
     return True
 
 
