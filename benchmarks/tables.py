@@ -15,9 +15,13 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Rewrite every block whose benchmark was run."""
-    page = HERE / "README.md"
-    text = page.read_text()
+    """Rewrite the page."""
+    path = HERE / "README.md"
+    path.write_text(page(path.read_text()))
+
+
+def page(text: str) -> str:
+    """The page with every block filled anew whose benchmark was run."""
     for folder, unit in (("write_shards", "patches"), ("jpeg", "photographs")):
         kept = HERE / folder / "result.json"
         if kept.exists():
@@ -29,7 +33,7 @@ def main() -> None:
     if kept.exists():
         result = json.loads(kept.read_text())
         text = replaced(text, "deep_check", [*_checking(result), "", *_setting(result)])
-    page.write_text(text)
+    return text
 
 
 def replaced(text: str, name: str, lines: Sequence[str]) -> str:

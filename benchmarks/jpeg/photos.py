@@ -41,7 +41,8 @@ def _image(random: np.random.Generator) -> Array:
         phase, strength = random.uniform(0, 6.28, 3), random.uniform(0, 25, 3)
         image += strength * np.sin(6.28 * (down * rows + across * columns) + phase)
     image += random.normal(0, 15, (_HEIGHT, _WIDTH, 1))
-    return np.clip(image, 0, 255).astype(np.uint8)
+    photograph: Array = np.clip(image, 0, 255).astype(np.uint8)
+    return photograph
 
 
 def photographs(root: Path) -> Iterator[Row]:

@@ -11,7 +11,6 @@ import importlib
 import json
 import multiprocessing
 import platform
-import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import distributions
@@ -26,8 +25,17 @@ PROCESSES = 2
 _PATIENCE = 300
 """Seconds for the imports."""
 
-_PACKAGES = ("array_record", "imagecodecs", "mosaicml-streaming", "numpy", "rasterio", "tensorflow")
-_PACKAGES += ("tensorflow-datasets", "torch", "webdataset")
+_PACKAGES = {
+    "array_record",
+    "imagecodecs",
+    "mosaicml-streaming",
+    "numpy",
+    "rasterio",
+    "tensorflow",
+    "tensorflow-datasets",
+    "torch",
+    "webdataset",
+}
 
 
 def main() -> None:
@@ -68,8 +76,10 @@ def _write_part(part: int, writer: str, reader: str, listed: Path, out: Path, ba
         barrier.wait(_PATIENCE)
         records = write(read_list(listed, part, PROCESSES), read, own)
     finally:
-        # Always answer: the parent waits for every part, and its exit status tells that it failed.
+        # The parent waits for an answer of every part; the exit status tells that this one failed.
         results.put(records)
+        if records < 0:
+            barrier.abort()
 
 
 def _load(name: str) -> Callable[..., Any]:
@@ -86,4 +96,4 @@ def versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
