@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -54,6 +55,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_md5(path: Path) -> str:
+    """Hex md5 of a file; empty for a folder or where there is nothing."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "md5").hexdigest()
+    except (FileNotFoundError, IsADirectoryError):
+        return ""
 
 
 def to_json(value: Any) -> bytes:

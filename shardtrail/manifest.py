@@ -167,10 +167,15 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     Raises:
         ConfigError: absent, truncated, damaged or not one of ours; the text names the stage to run again.
     """
-    with _readable(path):
-        table = pq.read_table(path, columns=columns, page_checksum_verification=True, partitioning=None)
+    # Not pq.read_table: it imports pyarrow.dataset and with it pandas, which takes a second.
+    with _readable(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        table = file.read(columns)
         found = rows_digest(table) if columns is None else ""
-    if found != _digest_in(table.schema, path) and columns is None:
+    absent = [name for name in columns or () if name not in table.column_names]
+    if absent:
+        raise ConfigError(f"{path} has no column {', '.join(absent)}; {_again(path)}")
+    expected = _digest_in(table.schema, path)
+    if columns is None and found != expected:
         raise ConfigError(f"{path} was damaged or edited: its rows do not fit its digest; {_again(path)}")
     return table
 

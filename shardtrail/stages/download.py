@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from shardtrail.errors import ConfigError, SourceChanged, SourceError, StageFailed
+from shardtrail.files import file_md5
 from shardtrail.job import Job
-from shardtrail.manifest import read_table, rows_digest, stored_digest, write_table
+from shardtrail.manifest import read_table, rows_digest, write_table
 from shardtrail.samples import SourceFile
 from shardtrail.stages.recorded import Recorded, recorded_table
 from shardtrail.stages.scan_state import inventory_table, load_scan, read_state, save_scan, scan_table
@@ -73,7 +72,9 @@ def download(job: Job) -> Inventory:
     if not len(tree.paths):
         raise SourceError(f"{job.raw} holds no files; check `source` in params.yaml")
     state = read_state(job.folder)
-    if not job.reproduce and state and state.digest == tree.digest and _holds(job.folder.inventory, state.inventory):
+    if state is not None and (state.digest, state.inventory_md5) != (tree.digest, file_md5(job.folder.inventory)):
+        state = None
+    if state is not None and not job.reproduce:
         digest, written, difference = state.inventory, False, Difference((), (), ())
     else:
         table = inventory_table(tree)
@@ -83,7 +84,7 @@ def download(job: Job) -> Inventory:
             _refuse_other_bytes(job, tree)
         difference = _since_last_time(job, tree)
         written = write_table(job.folder.inventory, table)
-        if state is None or (state.digest, state.inventory) != (tree.digest, digest):
+        if state is None:
             save_scan(job.folder, tree, digest)
     for path, what in islice(tree.broken.items(), _NAMED):
         job.progress.say(f"left aside: {path} ({what})")
@@ -101,19 +102,6 @@ def download(job: Job) -> Inventory:
         changed=len(difference.changed),
         removed=len(difference.removed),
     )
-
-
-def _holds(path: Path, digest: str) -> bool:
-    """Whether a table of this digest lies there, every page of it sound. It is read in pieces, and nothing is kept."""
-    try:
-        if stored_digest(path) != digest:
-            return False
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for group in range(file.num_row_groups):
-                file.read_row_group(group)
-    except (ConfigError, OSError, pa.ArrowException):
-        return False
-    return True
 
 
 def compare(old: pa.Table, new: pa.Table, columns: Sequence[str]) -> Difference:

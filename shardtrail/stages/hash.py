@@ -12,8 +12,6 @@ from shardtrail.job import Job
 from shardtrail.sharding.lease import lease
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from shardtrail.sharding.entries import PlannedShard
     from shardtrail.sharding.receipts import Receipt
 
@@ -27,17 +25,15 @@ def hash_shards(job: Job) -> Dataset:
         LeaseHeld: another process builds in this folder.
         StageFailed: shards are missing or damaged; each is named.
     """
-    from shardtrail.manifest import read_table
     from shardtrail.records.example import ENCODING_VERSION
-    from shardtrail.sharding.entries import planned_shards
+    from shardtrail.sharding.entries import read_shards
     from shardtrail.sharding.retire import retire
     from shardtrail.sharding.view import make_view
 
     folder = job.folder
     with lease(folder):
-        plan = read_table(folder.plan)
-        shards = planned_shards(plan)
-        receipts = _receipts(job, plan, shards)
+        shards = read_shards(folder.plan)
+        receipts = _receipts(job, shards)
         statistics = _statistics(job)
         dataset = Dataset(
             schema=statistics["schema"],
@@ -82,12 +78,13 @@ def _shard(planned: PlannedShard, receipt: Receipt) -> Shard:
     )
 
 
-def _receipts(job: Job, plan: pa.Table, shards: list[PlannedShard]) -> dict[str, Receipt]:
+def _receipts(job: Job, shards: list[PlannedShard]) -> dict[str, Receipt]:
     """A receipt that its shard's stat confirms, by address; shards without one are hashed.
 
     So are shards of which receipt and dataset.json name different bytes, since DVC must never be told a false md5:
     what lies on disk must then hold every planned record and be what one of the two names.
     """
+    from shardtrail.manifest import read_table
     from shardtrail.sharding.check import check_shard
     from shardtrail.sharding.entries import recorded_shards, shard_check
     from shardtrail.sharding.receipts import adopted, is_done, read_receipt, write_receipt
@@ -113,6 +110,7 @@ def _receipts(job: Job, plan: pa.Table, shards: list[PlannedShard]) -> dict[str,
     if not doubtful:
         return done
     failed: dict[str, str] = {}
+    plan = read_table(folder.plan)
     units = [(address, shard_check(folder, plan, shard)) for address, shard in doubtful.items()]
     job.progress.start("hash", len(units), "shards")
     for outcome in job.mapper("hash", check_shard, units):

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardtrail.errors import ConfigError
+from shardtrail.files import file_md5
 from shardtrail.folder import Folder
 from shardtrail.manifest import read_table, stored_digest, table_bytes
 
@@ -46,7 +47,7 @@ def recorded_table(folder: Folder, stage: str, path: Path) -> Recorded | None:
         return None
     md5 = out["md5"]
     places = [path, *(root / md5[:2] / md5[2:] for root in _cache_roots(folder))]
-    found = next((place for place in places if _md5(place) == md5), None)
+    found = next((place for place in places if file_md5(place) == md5), None)
     return Recorded(md5, found)
 
 
@@ -58,7 +59,7 @@ def _lock_entry(folder: Folder, stage: str) -> Mapping[str, Any]:
 def _inputs_are_the_locks(folder: Folder, entry: Mapping[str, Any]) -> bool:
     """Whether the stage's dependencies and parameters are those that the lock was written with."""
     for dependency in entry.get("deps", ()):
-        if _md5(folder.root / dependency["path"]) != dependency.get("md5"):
+        if file_md5(folder.root / dependency["path"]) != dependency.get("md5"):
             return False
     for name, recorded in (entry.get("params") or {}).items():
         values = _yaml(folder.root / name)
@@ -83,14 +84,6 @@ def _cache_roots(folder: Folder) -> list[Path]:
     return [
         parent / ".dvc/cache/files/md5" for parent in (folder.root, *folder.root.parents) if (parent / ".dvc").is_dir()
     ]
-
-
-def _md5(path: Path) -> str:
-    """md5 of a file; empty for a folder or where there is nothing."""
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
 
 
 def _yaml(path: Path) -> Mapping[str, Any]:

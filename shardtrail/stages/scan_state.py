@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardtrail.errors import ConfigError
+from shardtrail.files import file_md5
 from shardtrail.folder import Folder
 from shardtrail.manifest import INVENTORY, read_table, write_table
 from shardtrail.storage.local import Scan
@@ -27,11 +28,13 @@ class ScanState:
     Attributes:
         digest: of the scan, stats included.
         inventory: digest of the inventory that was made of it.
+        inventory_md5: of that inventory's file.
         broken: path that leads to no file -> what it is.
     """
 
     digest: str
     inventory: str
+    inventory_md5: str
     broken: Mapping[str, str]
 
 
@@ -41,8 +44,13 @@ def scan_file(folder: Folder) -> Path:
 
 
 def save_scan(folder: Folder, scan: Scan, inventory: str) -> None:
-    """Keep a scan, and the digest of the inventory made of it."""
-    state = {"digest": scan.digest, "inventory": inventory, "broken": dict(scan.broken)}
+    """Keep a scan, and what identifies the inventory made of it, which is written already."""
+    state = {
+        "digest": scan.digest,
+        "inventory": inventory,
+        "inventory_md5": file_md5(folder.inventory),
+        "broken": dict(scan.broken),
+    }
     table = scan_table(scan).replace_schema_metadata({_KEY: json.dumps(state).encode()})
     write_table(scan_file(folder), table)
 
@@ -51,7 +59,7 @@ def read_state(folder: Folder) -> ScanState | None:
     """The kept scan's digests; None where there is no usable one."""
     try:
         values = json.loads((pq.read_schema(scan_file(folder)).metadata or {})[_KEY])
-        return ScanState(values["digest"], values["inventory"], dict(values["broken"]))
+        return ScanState(values["digest"], values["inventory"], values["inventory_md5"], dict(values["broken"]))
     except (OSError, KeyError, ValueError, pa.ArrowException):
         return None
 

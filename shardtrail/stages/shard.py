@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardtrail.errors import ConfigError, StageFailed
-from shardtrail.files import canonical_json, to_json, write_atomic
+from shardtrail.files import canonical_json, file_md5, to_json, write_atomic
 from shardtrail.job import Job
 from shardtrail.sharding.lease import lease
 from shardtrail.sharding.receipts import is_done, read_receipt
@@ -20,8 +20,6 @@ from shardtrail.sharding.retire import retire, take_back
 from shardtrail.sharding.stale import remove_stale
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from shardtrail.sharding.entries import PlannedShard
 
 
@@ -81,21 +79,22 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
         LeaseHeld: another process builds in this folder.
         StageFailed: shards failed, after all were tried; each is named.
     """
-    from shardtrail.manifest import rows_digest
+    from shardtrail.manifest import read_table
     from shardtrail.sharding.build import build_shards
-    from shardtrail.sharding.entries import planned_shards, recorded_shards, vouched_for
+    from shardtrail.sharding.entries import read_shards, recorded_shards, vouched_for
 
     folder = job.folder
     with lease(folder):
         remove_stale(folder)
-        plan = make_plan_table(job)
-        shards = planned_shards(plan)
+        digest = update_plan(job)
+        shards = read_shards(folder.plan)
         wanted = _chosen(shards, only)
         names = {shard.name for shard in shards}
         take_back(folder, names)
         recorded = recorded_shards(folder)
         done = {shard.address for shard in shards if vouched_for(folder, shard, recorded)}
-        built, failed = build_shards(job, plan, [shard for shard in wanted if shard.address not in done])
+        missing = [shard for shard in wanted if shard.address not in done]
+        built, failed = build_shards(job, read_table(folder.plan), missing) if missing else ({}, {})
         if len(done) + len(built) == len(shards):
             # Readers take dataset.json's shards until `hash` writes it anew. DVC, however, looks at the folder now.
             read = () if job.reproduce else recorded.values()
@@ -108,18 +107,18 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
             f"What was built is kept. Mend the cause and run again, or these alone: shardtrail run --only {again}",
         )
     written = sum(one.written for one in built.values())
-    return Build(len(shards), written, len(done) + len(built) - written, rows_digest(plan))
+    return Build(len(shards), written, len(done) + len(built) - written, digest)
 
 
-def make_plan_table(job: Job) -> pa.Table:
-    """The plan of the manifest under the job's parameters; ``data/plan.parquet`` is written if it changed.
+def update_plan(job: Job) -> str:
+    """Have ``data/plan.parquet`` be the plan of the manifest under the job's parameters; its digest.
 
-    Where nothing that it depends on changed since it was made, it is read instead of made.
+    Where nothing that it depends on changed since it was made, neither manifest nor plan is read.
 
     Raises:
         ConfigError: there is no manifest, or it has no column to group by.
     """
-    from shardtrail.manifest import manifest_schema, read_manifest, read_table, stored_digest, write_table
+    from shardtrail.manifest import manifest_schema, read_manifest, stored_digest, write_table
     from shardtrail.planning import make_plan
 
     folder, params = job.folder, job.config.shard
@@ -128,26 +127,26 @@ def make_plan_table(job: Job) -> pa.Table:
     ).hexdigest()
     state = folder.state / "plan.json"
     with contextlib.suppress(ConfigError, OSError, ValueError, RecursionError):
-        if json.loads(state.read_bytes()) == {"inputs": inputs, "plan": stored_digest(folder.plan)}:
-            return read_table(folder.plan)
+        digest = stored_digest(folder.plan)
+        if json.loads(state.read_bytes()) == {"inputs": inputs, "plan": digest, "md5": file_md5(folder.plan)}:
+            return digest
     manifest = read_manifest(folder.manifest)
-    plan = make_plan(manifest, manifest_schema(manifest), params)
-    write_table(folder.plan, plan)
-    write_atomic(state, to_json({"inputs": inputs, "plan": stored_digest(folder.plan)}))
-    return plan
+    write_table(folder.plan, make_plan(manifest, manifest_schema(manifest), params))
+    digest = stored_digest(folder.plan)
+    write_atomic(state, to_json({"inputs": inputs, "plan": digest, "md5": file_md5(folder.plan)}))
+    return digest
 
 
 def status(job: Job) -> Status:
     """Compare plan and disk by stat alone: nothing is opened but tables and receipts."""
     from shardtrail.dataset import load_dataset
-    from shardtrail.manifest import read_table
-    from shardtrail.sharding.entries import planned_shards, recorded_shards
+    from shardtrail.sharding.entries import read_shards, recorded_shards
 
     folder = job.folder
     books = {"seen": 0, "accepted": 0, "quarantined": 0, "excluded": 0}
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         books |= json.loads(folder.statistics.read_bytes())["books"]
-    shards = planned_shards(read_table(folder.plan)) if folder.plan.exists() else []
+    shards = read_shards(folder.plan) if folder.plan.exists() else []
     recorded = recorded_shards(folder)
     failed, missing = [], []
     for shard in shards:

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from shardtrail.dataset import SPLITS, schema_to_json
 from shardtrail.errors import ConfigError, InputRejected, SourceChanged, StageFailed
-from shardtrail.files import canonical_json, to_json, write_atomic
+from shardtrail.files import canonical_json, file_md5, to_json, write_atomic
 from shardtrail.folder import Folder
 from shardtrail.job import Job
 from shardtrail.layouts import Layout, get_layout
@@ -347,7 +347,7 @@ def _checksum(state: Mapping[str, Any]) -> str:
 def _outs(folder: Folder) -> dict[str, str]:
     """md5 of every output; empty where there is none."""
     outs = (folder.manifest, folder.quarantine, folder.warnings, folder.statistics)
-    return {path.name: _md5(path) for path in outs}
+    return {path.name: file_md5(path) for path in outs}
 
 
 def _key(job: Job, layout: Layout, scan_digest: str) -> str:
@@ -358,7 +358,7 @@ def _key(job: Job, layout: Layout, scan_digest: str) -> str:
         else dict(job.config.custom)
     )
     named = [name for value in options.values() for name in (value if isinstance(value, list | tuple) else [value])]
-    lists = {name: _md5(job.folder.root / name) for name in named if isinstance(name, str)}
+    lists = {name: file_md5(job.folder.root / name) for name in named if isinstance(name, str)}
     content = {
         "rules": _RULES,
         "scan": scan_digest,
@@ -376,14 +376,6 @@ def _decoding(job: Job, layout: Layout) -> str:
         return ""
     rules = [job.config.layout, getattr(layout, "decode_version", layout.check_version), dict(job.config.custom)]
     return hashlib.sha256(canonical_json(rules)).hexdigest()[:16]
-
-
-def _md5(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "md5").hexdigest()
-    except (FileNotFoundError, IsADirectoryError):
-        return ""
 
 
 def _touched_between(tree: Scan, began_ns: int, ended_ns: int) -> bool:
