@@ -167,5 +167,10 @@ def _written_per_second(scratch: Path) -> float:
 
 
 def _commit() -> str:
-    found = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    return found.stdout.strip()
+    """Short hash of what was measured; ``-dirty`` if the library is not as committed."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    return f"{commit}-dirty" if _git("status", "--porcelain", "--", "shardtrail") else commit
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()

@@ -1,6 +1,7 @@
-"""``python -m benchmarks.tables``: write the tables of README.md anew from every result.json.
+"""``python -m benchmarks.tables``: write the tables of README.md, and the figure on the project's first page, anew
+from every result.json.
 
-A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, so that no figure of the page is typed by hand.
+A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, so that no figure is typed by hand.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Rewrite the page."""
-    path = HERE / "README.md"
-    path.write_text(page(path.read_text()))
+    """Rewrite both pages."""
+    for path, renew in ((HERE / "README.md", page), (HERE.parent / "README.md", first_page)):
+        path.write_text(renew(path.read_text()))
 
 
 def page(text: str) -> str:
@@ -33,6 +34,17 @@ def page(text: str) -> str:
     if kept.exists():
         result = json.loads(kept.read_text())
         text = replaced(text, "deep_check", [*_checking(result), "", *_setting(result)])
+    return text
+
+
+def first_page(text: str) -> str:
+    """The project's README with its one figure of writing anew."""
+    rows = json.loads((HERE / "write_shards" / "result.json").read_text())["rows"]
+    ours = next(row for row in rows if row["role"] == "ours")
+    figure = f"{ours['per_second']:,.0f} pairs/s, {ours['ratio']['old']:.0f} times BigEarthNet's own way"
+    text, count = re.subn(r"[\d,]+ pairs/s, [\d,]+ times BigEarthNet's own way", figure, text)
+    if not count:
+        raise SystemExit(f"README.md of the project has no figure of the form: {figure}")
     return text
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import (
+    COPY,
     STREAMING,
     Contestant,
     keep,
@@ -68,7 +69,8 @@ def run(scratch: Path, count: int, rounds: int) -> dict[str, Any]:
         writer("array_record, uncompressed", "array_record:write_uncompressed", "HighwayHash a chunk"),
         writer("webdataset", "webdataset:write", "none"),
         writer("mosaicml-streaming", "mds:write", "none", environment=STREAMING, merge="mds:merge"),
-        writer("copying the raw files", "files:copy", "none", role="floor"),
+        writer(COPY, "files:copy", "none", role="floor"),
+        writer(f"{COPY} durably", "files:copy_durably", "fsync", role="floor"),
     ]
     runs = run_rounds(contestants, scratch, rounds)
     return {

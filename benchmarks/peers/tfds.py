@@ -26,7 +26,7 @@ def write(rows: Iterable[Row], read: Read, out: Path) -> int:
     return count
 
 
-class Samples(tfds.core.GeneratorBasedBuilder):
+class Samples(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]  # the package is untyped
     """Any samples; what they hold is taken from the first one."""
 
     VERSION = tfds.core.Version("1.0.0")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import (
+    COPY,
     STREAMING,
     Contestant,
     keep,
@@ -90,7 +91,8 @@ def _contestants(raw: Path, listed: Path, options: argparse.Namespace) -> list[C
         writer("webdataset", "webdataset:write", "none"),
         writer("mosaicml-streaming", "mds:write", "none", environment=STREAMING, merge="mds:merge"),
         writer("reading and decoding alone", "files:only_read", "none", role="floor"),
-        writer("copying the raw files", "files:copy", "none", role="floor"),
+        writer(COPY, "files:copy", "none", role="floor"),
+        writer(f"{COPY} durably", "files:copy_durably", "fsync", role="floor"),
     ]
 
 
