@@ -25,7 +25,7 @@ class CheckResult:
 
 
 def check(job: Job) -> list[CheckResult]:
-    """Check a working folder without running or writing anything.
+    """Check a working folder without running anything; for a Dask cluster, a file is there for a moment as its mark.
 
     Raises:
         ConfigError: the layout cannot be loaded.
@@ -38,7 +38,30 @@ def check(job: Job) -> list[CheckResult]:
     results.append(source)
     if raw_bytes:
         results.append(_space(job, raw_bytes))
+    results.append(_workers(job))
     return results
+
+
+def _workers(job: Job) -> CheckResult:
+    """The processes that units run in; a Dask cluster elsewhere is asked whether it can build here."""
+    from shardtrail.execution import cores
+
+    compute = job.config.compute
+    if compute.executor == "process" or not compute.address:
+        what = "processes of this machine" if compute.executor == "process" else "of a Dask cluster on this machine"
+        return CheckResult("workers", True, f"{compute.workers or cores()} {what}")
+    from shardtrail.execution.dask import members
+
+    try:
+        found = members(compute.address, job.folder, job.raw)
+    except PipelineError as error:
+        return CheckResult("workers", False, str(error))
+    bad = [f"{member.host}: {'; '.join(member.faults)}" for member in found if member.faults]
+    if bad:
+        return CheckResult("workers", False, f"Dask at {compute.address}: {len(bad)} of {len(found)} " + "; ".join(bad))
+    hosts = {member.host.rpartition(":")[0] for member in found}
+    text = f"{len(found)} with {sum(member.threads for member in found)} threads on {len(hosts)} hosts"
+    return CheckResult("workers", True, f"Dask at {compute.address}: {text}, all see the folders")
 
 
 def _stages(job: Job) -> CheckResult:

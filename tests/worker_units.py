@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +37,12 @@ def work(task: Task) -> int:
         os._exit(9)
     if task.what == "sleep":
         time.sleep(60)
+    if task.what == "nap":
+        time.sleep(0.1)
+    if task.what == "log":
+        logging.getLogger("a.library").info("a line of %d", 1)
+        for _ in range(3):
+            warnings.warn("odd", stacklevel=1)
     return os.getpid()
 
 

@@ -6,7 +6,9 @@ raw data, and that it has this shardtrail, before it is given a unit.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import logging
 import os
 import pickle
@@ -16,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent import futures
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +90,11 @@ def members(address: str, folder: Folder, raw: Path) -> list[Member]:
 
 
 class DaskWorkers(Workers):
-    """``Client.get_executor()`` as the workers of a stage."""
+    """A Dask client as the workers of a stage.
+
+    ``Client.get_executor()`` would do but for one thing: where the connection breaks while a result is fetched, its
+    future is never settled, and who waits for it waits for ever. Here every future that was given out is settled.
+    """
 
     deadly: tuple[type[BaseException], ...] = (KilledWorker,)
 
@@ -95,8 +102,8 @@ class DaskWorkers(Workers):
         super().__init__(size)
         self._place = place
         self._client = client
-        self._executor = client.get_executor(pure=False)
         self._lock = threading.Lock()
+        self._pending: dict[Future[Any], Any] = {}
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         """As ``concurrent.futures.Executor.submit``.
@@ -109,19 +116,44 @@ class DaskWorkers(Workers):
         with self._lock:
             if self.killed:
                 raise WorkersKilled
+            future: Future[R] = Future()
             try:
-                future: Future[R] = self._ready().submit(run, self._place, work)
+                self._pending[future] = remote = self._ready().submit(run, self._place, work, pure=False)
             except (OSError, RuntimeError) as error:  # by Dask, of a connection that closed just now
                 raise StoreUnavailable(self.cut_off) from error
-            return future
+        remote.add_done_callback(functools.partial(self._settle, future))
+        return future
 
     def _ready(self) -> Any:
-        """The executor to submit to."""
-        return self._executor
+        """The client to submit to."""
+        return self._client
+
+    def _settle(self, future: Future[Any], remote: Any) -> None:
+        try:
+            result = remote.result(timeout=PATIENCE_SECONDS)
+        except (CancelledError, asyncio.CancelledError, OSError):
+            self._drop([future])
+        except Exception as error:
+            if self._pending.pop(future, None) is not None:
+                future.set_exception(error)
+        else:
+            if self._pending.pop(future, None) is not None:
+                future.set_result(result)
+
+    def _drop(self, lost: Iterable[Future[Any]]) -> None:
+        """Cancel what has not been settled; ``pop`` lets one thread alone settle a future."""
+        for future in lost:
+            if self._pending.pop(future, None) is not None and future.cancel():
+                future.set_running_or_notify_cancel()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As ``concurrent.futures.Executor.shutdown``."""
-        self._executor.shutdown(wait=wait and not cancel_futures)
+        if wait and not cancel_futures:
+            futures.wait(list(self._pending))
+            return
+        with contextlib.suppress(Exception):  # of a scheduler that is gone
+            self._client.cancel(list(self._pending.values()))
+        self._drop(list(self._pending))
 
 
 class RemoteWorkers(DaskWorkers):
@@ -134,9 +166,9 @@ class RemoteWorkers(DaskWorkers):
 
     def _ready(self) -> Any:
         if self._client.status in ("closed", "closing"):
+            self._drop(list(self._pending))
             self._client = _connect(self._address)
-            self._executor = self._client.get_executor(pure=False)
-        return self._executor
+        return self._client
 
     def kill(self) -> None:
         """Drop what was submitted; what has begun runs to its end over there."""
@@ -163,8 +195,7 @@ class LocalWorkers(DaskWorkers):
             self._end()
             self._cluster = _LocalCluster(self.size)
             self._client = self._cluster.client()
-            self._executor = self._client.get_executor(pure=False)
-        return self._executor
+        return self._client
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As ``concurrent.futures.Executor.shutdown``."""
@@ -180,6 +211,7 @@ class LocalWorkers(DaskWorkers):
     def _end(self) -> None:
         self._cluster.kill()
         self._client.close(timeout=2)
+        self._drop(list(self._pending))
 
 
 class _LocalCluster:

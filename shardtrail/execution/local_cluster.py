@@ -33,6 +33,7 @@ def main(workers: int, scratch: str) -> None:
         # none lies with a worker that may die under another.
         "distributed.scheduler.allowed-failures": 0,
         "distributed.scheduler.worker-saturation": 1.0,
+        "temporary-directory": scratch,
     }
     with (
         dask.config.set(settings),
@@ -43,7 +44,6 @@ def main(workers: int, scratch: str) -> None:
             host="127.0.0.1",
             dashboard_address=None,
             memory_limit=0,  # as for the pool, the machine's memory is the limit
-            local_directory=scratch,
             silence_logs="ERROR",
         ) as cluster,
     ):
