@@ -82,6 +82,21 @@ bench-lock: setup ## resolve what the benchmarks compare with anew
 kills: setup ## a build killed at 30 random moments
 	@SHARDTRAIL_KILLS=30 python -m pytest tests/test_kills.py --timeout 3600 -s
 
+# Every other Python that is there; name others: make determinism PYTHONS="/path/to/python3.12 /path/to/python3.13"
+PYTHONS ?= $(foreach p,python3.11 python3.12 python3.13,$(shell $(p) -c 'print("$(p)")' 2>/dev/null))
+
+.PHONY: determinism
+determinism: setup ## the same bytes from every executor, surroundings and Python that is there
+	@others=; for p in $(PYTHONS); do \
+		version=$$($$p -c 'import sys; print("%d.%d" % sys.version_info[:2])') || exit; \
+		test $$version = $$(python -c 'import sys; print("%d.%d" % sys.version_info[:2])') && continue; \
+		venv=$(CURDIR)/.venv-python/$$version; \
+		test -x $$venv/bin/python || uv venv --quiet --python $$p $$venv || exit; \
+		uv pip sync --quiet --python $$venv/bin/python --require-hashes requirements.lock requirements-setup.lock || exit; \
+		others="$$others $$venv/bin/python"; done; \
+	echo "other Pythons:$${others:- none}"; \
+	SHARDTRAIL_PYTHONS="$${others:-$(CURDIR)/.venv/bin/python}" python -m pytest tests/test_determinism.py --timeout 1200 -s -v
+
 .PHONY: faults
 faults: setup ## 1,000 faults put into shards, found, located, repaired (2 min)
 	@SHARDTRAIL_FAULTS=1000 python -m pytest tests/test_injected_faults.py --timeout 3600 -s
