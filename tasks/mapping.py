@@ -26,8 +26,9 @@ from shardtrail.execution import Mapper, Outcome, Workers, run_units
 U = TypeVar("U")
 R = TypeVar("R")
 
-MOST_RUNS = 300
-"""A burst of more task runs than a server's event queue can take is lost without a word."""
+MOST_RUNS = 96
+"""Of a stage; a build whose stages all have work stays below 300 task runs. A burst of more than a server's event queue
+can take is lost without a word."""
 
 Event = Outcome[Any] | PrefectFuture[None]
 """A unit is done, or a batch has come to its end."""
