@@ -117,7 +117,7 @@ def _killed(scratch: Path, code: Path, failures: int, digest: str) -> dict[str, 
 def _ended_with(server: Served, run: str, attempt: int, folder: Path, code: Path, lost: set[str]) -> dict[str, Any]:
     state, message = server.ended(run, attempt)
     status = json.loads(_python(folder, code, "flows.cli", "status", "--json"))
-    failed = {one["address"] for one in status["failed"]}
+    failed = {one["shard"] for one in status["failed"]}
     return {
         "ended": state,
         "named by the run's state": sum(address in message for address in lost),
