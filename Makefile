@@ -79,8 +79,8 @@ bench-lock: setup ## resolve what the benchmarks compare with anew
 			--generate-hashes --python-version 3.11 --no-header --quiet -o $$name.lock || exit; done
 
 .PHONY: kills
-kills: setup ## a build killed at 30 random moments
-	@SHARDTRAIL_KILLS=30 python -m pytest tests/test_kills.py --timeout 3600 -s
+kills: setup ## 500 builds killed at random moments (1 h)
+	@SHARDTRAIL_KILLS=500 python -m pytest tests/test_kills.py -n 2 --dist load --timeout 4000 -rP
 
 # Every other Python that is there; name others: make determinism PYTHONS="/path/to/python3.12 /path/to/python3.13"
 PYTHONS ?= $(foreach p,python3.11 python3.12 python3.13,$(shell $(p) -c 'print("$(p)")' 2>/dev/null))

@@ -89,9 +89,13 @@ def in_process(
 
 
 def started(
-    script: str, *arguments: object, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    script: str,
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    session: bool = False,
 ) -> subprocess.Popen[str]:
-    """Start Python code in a process of its own."""
+    """Start Python code in a process of its own, in a process group of its own if ``session``."""
     paths = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
@@ -100,6 +104,7 @@ def started(
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
         cwd=cwd,
+        start_new_session=session,
     )
 
 

@@ -189,7 +189,9 @@ def _python(place: Path, code: Path, module: str, *arguments: str) -> str:
 
 def _written(folder: Path) -> dict[str, int]:
     """Inode of every shard: one that is written again has another."""
-    with os.scandir(folder / "data" / "shards") as entries:
+    shards = folder / "data" / "shards"
+    shards.mkdir(parents=True, exist_ok=True)
+    with os.scandir(shards) as entries:
         return {entry.name: entry.inode() for entry in entries if entry.name.endswith(".tfrecord")}
 
 
