@@ -102,7 +102,10 @@ class ShardParams(Params):
     """The plan: group -> order -> cut, and the records' encoding."""
 
     group: str = Field("none", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """No shard crosses a group: ``none``, ``region``, ``month``, or any manifest column."""
+    """No shard crosses a group: ``none``, ``region``, ``month``, ``grid`` (cells of longitude and latitude), or any
+    manifest column."""
+    grid_degrees: float = Field(1.0, ge=0.001, le=90)
+    """Side of a cell of ``group: grid``, in degrees."""
     order: Literal["shuffled", "natural"] = "shuffled"
     """``shuffled``: by a seeded hash of the sample id; ``natural``: by acquisition, then id."""
     cut: Literal["stable", "exact"] = "stable"

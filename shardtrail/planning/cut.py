@@ -1,10 +1,15 @@
 """Where ordered samples are cut into shards: by content (``stable``) or into equal parts (``exact``).
 
+    keys = landmark_keys(draws, sizes, target)
+    ends = stable_cuts(sizes, keys, target)
+
 Sizes are bytes, or ones when shards are counted in samples; both cuts treat them alike. See
-docs/decisions/0001-stable-cut.md for the rule and why it was chosen.
+docs/decisions/0001-stable-cut.md for the rule, why it was chosen, and what other rules came to.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -12,58 +17,104 @@ import numpy.typing as npt
 Sizes = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 
+NO_KEY = np.uint64(2**64 - 1)
+"""Of a place that no landmark marks: the last to be cut."""
+
+_LANDMARKS = 32
+"""Of each shard's worth of samples: a window of half a target without any has a chance of e^-16."""
+
+_AT_ONCE = 1 << 20
+
+
+def landmark_keys(draws: Keys, sizes: Sizes, target: int) -> Keys:
+    """Keys for ``stable_cuts`` that stay where they are when a sample comes or goes.
+
+    Samples lie on the line of 64-bit numbers, each at its draw. Landmarks are an endless list of random points on that
+    line, the same for every set; a landmark's key is its number in the list, and it marks the gap it falls into. Losing
+    the sample beside a gap leaves the landmark there, in the wider gap; a new sample leaves it in one of the halves.
+    Would the key belong to a sample, its loss would move the cut, and with it others.
+
+    Args:
+        draws: [sample] uint64, ascending: what the samples are ordered by.
+        sizes: [sample] their sizes.
+        target: aimed size of a shard, in the unit of ``sizes``.
+
+    Returns:
+        [sample] key of the gap before each sample. The list is read so far as is worth while for this many shards:
+        reading on adds larger keys only.
+
+    Source:
+        Philox counter-based random numbers (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), whose
+        stream numpy keeps the same over its versions.
+    """
+    keys = np.full(len(draws) + 1, NO_KEY)
+    count = min(_LANDMARKS * int(sizes.sum()) // target, 4 * len(draws)) + 1
+    points = np.random.Philox(key=0)
+    for first in range(0, count, _AT_ONCE):
+        numbers = np.arange(first, min(first + _AT_ONCE, count), dtype=np.uint64)
+        gaps = np.searchsorted(draws, points.random_raw(len(numbers)))
+        # Of landmarks in one gap the first in the list is to stay: assignment keeps the last.
+        keys[gaps[::-1]] = np.minimum(keys[gaps], numbers)[::-1]
+    return keys[:-1]
+
 
 def stable_cuts(sizes: Sizes, keys: Keys, target: int) -> list[int]:
     """Cut where the samples themselves say, so that a change moves the cuts near it and no others.
 
-    From the last cut on, every place that makes a shard of 0.8 to 1.2 ``target`` is a candidate, and the cut falls
-    before the candidate with the smallest key. The end of the run is shared out so that no sliver remains:
+    A run of samples is cut at the place with the smallest key of all that leave, on either side, something that shards
+    of 0.75 to 1.25 ``target`` can make up; then each side for itself, until it is no more than 1.25. A cut thus depends
+    on what lies between two cuts of smaller keys, not on how the walk from the start went: there is no walk.
 
-    - up to 1.2 ``target``: one shard;
-    - up to 1.6: two shards of at least 0.6 each;
-    - more: the cut leaves at least 0.8 behind it.
-
-    Whole samples blur these bounds. With few samples a shard, candidates reach one sample to either side of the target
-    as long as that is 0.5 to 1.5 of it; a sample larger than that is a shard of its own.
+    Only a whole run of 1.25 to 1.5 cannot be made up so: it gives two shards of at least 0.625. Where the mean sample
+    is larger than 0.25 ``target``, sizes may be off by that much, up to half the target. Unequal samples blur the lower
+    bounds by a sample; one that is larger than the upper bound is a shard of its own.
 
     Args:
         sizes: [sample] of the ordered samples of one split and group.
-        keys: [sample] the cut hash of each, independent of the order.
+        keys: [sample] of the gap before each, independent of the order.
         target: aimed size of a shard, in the unit of ``sizes``.
 
     Returns:
         [shard] the sample after each shard's last, ascending; the last one is ``len(sizes)``.
     """
     edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    low, high, half = -(-4 * target // 5), 6 * target // 5, -(-3 * target // 5)
-    stop = len(sizes)
-
-    def at_least(size: int) -> int:
-        return int(np.searchsorted(edges, size, side="left"))
-
-    def at_most(size: int) -> int:
-        return int(np.searchsorted(edges, size, side="right")) - 1
-
     ends: list[int] = []
-    start = 0
-    while start < stop:
-        done, total = int(edges[start]), int(edges[stop])
-        aim = max(at_most(done + target), start + 1)
-        # Beside the window itself, the samples next to the target: a window narrower than a sample has no choice.
-        first = min(at_least(done + low), aim, max(aim - 1, at_least(done + target - target // 2)))
-        first = max(first, start + 1)
-        last = max(at_most(done + high), aim, min(aim + 1, at_most(done + target + target // 2)))
-        if last >= stop:
-            start = stop
-        else:
-            last = min(last, at_most(total - low))
-            if first > last:
-                first, last = at_least(done + half), at_most(total - half)
-            if first > last:
-                first = last = min(max(at_least((done + total) // 2), start + 1), stop - 1)
-            start = first + int(np.argmin(keys[first : last + 1]))
-        ends.append(start)
+    runs = [(0, len(sizes))] if len(sizes) else []
+    while runs:
+        start, stop = runs.pop()
+        done, size = int(edges[start]), int(edges[stop] - edges[start])
+        off = max(target // 4, min(size // (stop - start), target // 2))
+        if size <= target + off or stop - start == 1:
+            ends.append(stop)
+            continue
+        best = -1
+        for least, most in _allowed(size, target - off, target + off):
+            first = max(int(np.searchsorted(edges, done + least, side="left")), start + 1)
+            last = min(int(np.searchsorted(edges, done + most, side="right")) - 1, stop - 1)
+            if first <= last:
+                place = first + int(np.argmin(keys[first : last + 1]))
+                if best < 0 or keys[place] < keys[best]:
+                    best = place
+        if best < 0:  # samples too unequal for any allowed size: as near to the middle as they let
+            best = min(max(int(np.searchsorted(edges, done + size // 2)), start + 1), stop - 1)
+        runs += [(best, stop), (start, best)]
     return ends
+
+
+def _allowed(size: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Ranges of the left part's size, of a run of ``size``, such that shards of low to high make up both parts.
+
+    One shard is low to high, two and more are anything from twice low on, since 3 low <= 2 high.
+    """
+    if size < 2 * low:
+        yield high // 2, size - high // 2
+        return
+    parts = ((low, high), (2 * low, size))
+    for left_low, left_high in parts:
+        for right_low, right_high in parts:
+            least, most = max(left_low, size - right_high), min(left_high, size - right_low)
+            if least <= most:
+                yield least, most
 
 
 def exact_cuts(sizes: Sizes, target: int) -> list[int]:
