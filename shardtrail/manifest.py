@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from shardtrail.dataset import schema_from_json, schema_to_json
 from shardtrail.errors import ConfigError
 from shardtrail.files import canonical_json, replacing
 from shardtrail.folder import Folder
+from shardtrail.packed import columns as file_columns
 from shardtrail.samples import Sample, Schema
 from shardtrail.validation.duplicates import sample_digest
 
@@ -50,6 +52,9 @@ PLAN = pa.schema(
         ("bytes", pa.int64()),
     ]
 )
+
+ROW_GROUP = 65_536
+"""Rows of a row group. Tables made in pieces have pieces of whole groups: their files are then those of one piece."""
 
 ATTRIBUTES = ("region", "month", "acquired")
 """Attribute columns that every manifest has; further ones follow in name order."""
@@ -87,10 +92,18 @@ def manifest_schema(table: pa.Table) -> Schema:
 
 def manifest_table(samples: Sequence[Sample], schema: Schema) -> pa.Table:
     """``data/manifest.parquet`` of samples sorted by id, each with a split and its files' md5."""
-    places = {name: place for place, name in enumerate(schema.vocabulary)}
     attributes = {name for sample in samples for name in sample.attributes}
     columns = manifest_columns(schema, sorted(attributes))
-    files = [file for sample in samples for file in sample.files]
+    pieces = (samples[start : start + ROW_GROUP] for start in range(0, len(samples), ROW_GROUP))
+    return pa.Table.from_batches([_manifest_rows(piece, schema, columns) for piece in pieces], columns)
+
+
+def _manifest_rows(samples: Sequence[Sample], schema: Schema, columns: pa.Schema) -> pa.RecordBatch:
+    places = {name: place for place, name in enumerate(schema.vocabulary)}
+    roles, paths, sizes, md5s = (
+        list(itertools.chain.from_iterable(values))
+        for values in zip(*(file_columns(sample.files) for sample in samples), strict=True)
+    )
     values: dict[str, pa.Array] = {
         "sample_id": _strings(sample.id for sample in samples),
         "split": _strings(sample.split for sample in samples),
@@ -101,20 +114,14 @@ def manifest_table(samples: Sequence[Sample], schema: Schema) -> pa.Table:
         "files": pa.ListArray.from_arrays(
             pa.array(np.cumsum([0, *(len(sample.files) for sample in samples)]), pa.int32()),
             pa.StructArray.from_arrays(
-                [
-                    _strings(file.role for file in files),
-                    _strings(file.path for file in files),
-                    pa.array([file.size for file in files], pa.int64()),
-                    _strings(file.md5 for file in files),
-                ],
-                fields=list(FILE),
+                [_strings(roles), _strings(paths), pa.array(sizes, pa.int64()), _strings(md5s)], fields=list(FILE)
             ),
         ),
     }
     for name in columns.names:
         if name not in values:
             values[name] = _strings(sample.attributes.get(name, "") for sample in samples)
-    return pa.table([values[name] for name in columns.names], schema=columns)
+    return pa.RecordBatch.from_arrays([values[name] for name in columns.names], schema=columns)
 
 
 def _strings(values: Iterable[str]) -> pa.Array:
@@ -149,7 +156,7 @@ def _write(table: pa.Table, digest: str, file: IO[bytes]) -> None:
     pq.write_table(
         table.replace_schema_metadata({**(table.schema.metadata or {}), DIGEST_KEY: digest.encode()}),
         file,
-        row_group_size=65_536,
+        row_group_size=ROW_GROUP,
         version="2.6",
         data_page_version="1.0",
         use_dictionary=False,

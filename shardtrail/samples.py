@@ -7,7 +7,7 @@ Sample  what becomes one record: one unit, or several joined (an S2 patch and it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ class Unit:
 
     key: str
     kind: str
-    files: tuple[SourceFile, ...]
+    files: Sequence[SourceFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Report:
 
     unit: str
     kind: str
-    files: tuple[SourceFile, ...]
+    files: Sequence[SourceFile]
     faults: tuple[Finding, ...] = ()
     warnings: tuple[Finding, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Sample:
     """
 
     id: str
-    files: tuple[SourceFile, ...]
+    files: Sequence[SourceFile]
     labels: tuple[str, ...]
     split: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from shardtrail.samples import BandSums, Finding, Report, SourceFile, Unit
+from shardtrail.packed import columns, pack_files
+from shardtrail.samples import BandSums, Finding, Report, Unit
 
 GRAIN_NS = 2_000_000_000
 """The coarsest clock that file systems in use stamp files with (FAT: 2 s)."""
@@ -73,15 +74,16 @@ def is_racy(stat: Stat, began_ns: int, ended_ns: int) -> bool:
     return any(began_ns - GRAIN_NS <= stamp <= ended_ns + GRAIN_NS for stamp in stat[1:3])
 
 
-def signature(unit: Unit, rules: str) -> str:
+def signature(unit: Unit, rules: str, stats: bytes) -> str:
     """What a unit's check depends on, as far as file stats show it: hex digest.
 
     Args:
-        unit: its files carry their stats.
         rules: names the layout, the version of its checks and their options; see ``check_rules``.
+        stats: [file, 4] int64, little-endian: the ``Stat`` of each of its files.
     """
-    lines = [rules, unit.kind, *(f"{file.role}\t{file.path}\t{file.stat}" for file in unit.files)]
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+    roles, paths, _, _ = columns(unit.files)
+    text = "\0".join((rules, unit.kind, *roles, *paths, ""))
+    return hashlib.blake2b(text.encode() + stats, digest_size=16).hexdigest()
 
 
 def check_rules(layout: Any) -> str:
@@ -169,7 +171,7 @@ class StatCache:
             self.commit()
 
     def reports(self, units: Iterable[Unit]) -> Iterator[Report]:
-        """The reports of these units, in their order, without sums; files carry the units' stats.
+        """The reports of these units, in their order, without sums; their files are packed.
 
         Raises:
             sqlite3.DatabaseError: a row is not as it was written.
@@ -180,10 +182,10 @@ class StatCache:
                 yield report_from_json(unit, json.loads(rows[unit.key][2]))
 
     def sums(self, keys: Iterable[str]) -> Iterator[dict[str, BandSums]]:
-        """The sums by band of these units, in any order; see ``reports``."""
+        """The sums by band of these units, whose reports were read just now, in any order."""
         for batch in batched(keys, _BATCH):
-            for row in self._units(batch):
-                yield {band: BandSums(*values) for band, values in json.loads(row[3]).items()}
+            for (sums,) in self._select("SELECT sums FROM units WHERE key IN ({})", batch):
+                yield {band: BandSums(*values) for band, values in json.loads(sums).items()}
 
     def digests(self, paths: Iterable[str]) -> dict[str, tuple[Stat, str]]:
         """``path -> (stat, md5)`` of the files that are known."""
@@ -240,14 +242,10 @@ def report_to_json(report: Report) -> str:
 
 def report_from_json(unit: Unit, value: Mapping[str, Any]) -> Report:
     """The report that ``report_to_json`` wrote about this unit."""
-    files = tuple(
-        SourceFile(file.role, file.path, file.size, md5, file.stat)
-        for file, md5 in zip(unit.files, value["md5"], strict=True)
-    )
     return Report(
         unit=unit.key,
         kind=unit.kind,
-        files=files,
+        files=pack_files(unit.files).with_md5s(value["md5"]),
         faults=tuple(Finding(*finding) for finding in value.get("faults", ())),
         warnings=tuple(Finding(*finding) for finding in value.get("warnings", ())),
         facts=value.get("facts", {}),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -39,8 +40,12 @@ def checked(unit: Unit, read_ns: int = NOW, **found: object) -> Checked:
     return Checked(unit.key, report_to_json(report), sums_to_json(report.sums), stats, (read_ns, read_ns))
 
 
+def stats_of(unit: Unit) -> bytes:
+    return b"".join(struct.pack("<4q", *file.stat) for file in unit.files)
+
+
 def signatures(*units: Unit) -> dict[str, str]:
-    return {unit.key: signature(unit, RULES) for unit in units}
+    return {unit.key: signature(unit, RULES, stats_of(unit)) for unit in units}
 
 
 def test_what_was_saved_is_known(tmp_path):
@@ -55,7 +60,7 @@ def test_what_was_saved_is_known(tmp_path):
         cache.save([checked(unit, **found)], signatures(unit))
     with StatCache(tmp_path / "stat.sqlite") as cache:
         assert cache.outdated(signatures(unit)) == []
-        files = (replace(unit.files[0], md5="0" * 32),)
+        files = (replace(unit.files[0], md5="0" * 32, stat=None),)
         assert list(cache.reports([unit])) == [Report("a", "sample", files, **found)]
         assert cache.digests(["a.json", "b.json"]) == {"a.json": (unit.files[0].stat, "0" * 32)}
 
@@ -101,7 +106,10 @@ def test_other_checks_outdate(tmp_path):
     Layout.check_version = 2
     raised = check_rules(Layout())
     Layout.check_options = {"strict": True}
-    assert len({signature(unit_of(), rules) for rules in (before, raised, check_rules(Layout()))}) == 3
+    assert (
+        len({signature(unit_of(), rules, stats_of(unit_of())) for rules in (before, raised, check_rules(Layout()))})
+        == 3
+    )
 
 
 @pytest.mark.parametrize("stamp", [NOW - GRAIN_NS, NOW, NOW + GRAIN_NS], ids=["just before", "at once", "just after"])

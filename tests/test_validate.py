@@ -157,7 +157,7 @@ def test_workers_do_not_change_a_byte(built, sample_archive, tmp_path):
 
 
 AUDIT = """
-import sys
+import os, sys
 sys.path.insert(0, sys.argv[2])
 from working import job_in
 from pathlib import Path
@@ -165,7 +165,7 @@ from shardtrail.stages.download import download
 from shardtrail.stages.validate import validate
 opened, written = [], []
 def listen(event, args):
-    if event == "open" and str(args[0]).startswith(sys.argv[3]):
+    if event == "open" and str(args[0]).startswith(sys.argv[3]) and not args[2] & os.O_DIRECTORY:
         opened.append(str(args[0]))
     if event == "os.rename":
         written.append(str(args[1]))

@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.quiet_night.tree import BYTES
 from shardtrail.layouts import Assembly, Grouping
+from shardtrail.packed import pack_files
 from shardtrail.samples import BandSums, Feature, Report, Sample, Schema, SourceFile, Unit
 
 
@@ -27,7 +28,7 @@ class Folders:
     def group(self, files: Iterable[tuple[str, int]]) -> Grouping:
         """A unit a folder."""
         folders = itertools.groupby(files, key=lambda file: file[0].rpartition("/")[0])
-        return Grouping([Unit(folder, "patch", tuple(map(_file, members))) for folder, members in folders])
+        return Grouping([Unit(folder, "patch", pack_files(map(_file, members))) for folder, members in folders])
 
     def check(self, unit: Unit, contents: Mapping[str, bytes]) -> Report:
         """Any bytes are right."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +18,7 @@ from shardtrail.job import Job
 from shardtrail.manifest import read_table, rows_digest, write_table
 from shardtrail.samples import SourceFile
 from shardtrail.stages.recorded import Recorded, recorded_table
-from shardtrail.stages.scan_state import inventory_table, load_scan, read_state, save_scan, scan_table
+from shardtrail.stages.scan_state import inventory_table, load_scan, read_state, save_scan
 from shardtrail.stages.validate import last_scan
 from shardtrail.stat_cache import StatCache, batched
 from shardtrail.storage.local import Scan
@@ -118,18 +120,53 @@ def compare(old: pa.Table, new: pa.Table, columns: Sequence[str]) -> Difference:
     return Difference(new_paths.filter(pc.invert(common)).to_pylist(), removed.to_pylist(), changed.to_pylist())
 
 
+def compare_scans(old: Scan, new: Scan) -> Difference:
+    """Compare two scans by paths and stats. Runs of files that both have are compared as a whole, others by path."""
+    known = {(folder, names): start for start, folder, names in old.paths.runs}
+    was, now, fresh = array("q"), array("q"), dict[str, int]()
+    for start, folder, names in new.paths.runs:
+        files = names.count("\0") + 1
+        before = known.pop((folder, names), None)
+        if before is None:
+            fresh |= zip(map(folder.__add__, names.split("\0")), range(start, start + files), strict=True)
+        else:
+            was.extend(range(before, before + files))
+            now.extend(range(start, start + files))
+    gone = dict[str, int]()
+    for (folder, names), start in known.items():
+        gone |= zip(map(folder.__add__, names.split("\0")), itertools.count(start))
+    both = [path for path in fresh if path in gone]
+    was.extend(map(gone.__getitem__, both))
+    now.extend(map(fresh.__getitem__, both))
+    places_now = np.frombuffer(now, np.int64)
+    changed = places_now[_differ(old, np.frombuffer(was, np.int64), new, places_now)]
+    return Difference(
+        added=sorted(fresh.keys() - gone.keys()),
+        removed=sorted(gone.keys() - fresh.keys()),
+        changed=[new.paths[place] for place in np.sort(changed).tolist()],
+    )
+
+
+def _differ(old: Scan, was: np.ndarray, new: Scan, now: np.ndarray) -> np.ndarray:
+    """[pair] whether the files at these places have other stats."""
+    differ = np.zeros(len(now), bool)
+    for before, after in zip(old.columns, new.columns, strict=True):
+        differ |= before[was] != after[now]
+    return differ
+
+
 def _since_last_time(job: Job, tree: Scan) -> Difference:
     state = read_state(job.folder)
     if state is not None and state.digest == tree.digest:
         return Difference((), (), ())
     before = load_scan(job.folder)
     if before is not None:
-        return compare(scan_table(before), scan_table(tree), ("size", "mtime_ns", "ctime_ns", "inode"))
+        return compare_scans(before, tree)
     try:
         recorded = read_table(job.folder.inventory)
     except ConfigError:
         return Difference(tree.paths, (), ())
-    return compare(recorded, scan_table(tree), ("size",))
+    return compare(recorded, inventory_table(tree), ("size",))
 
 
 def _refuse_news(job: Job, table: pa.Table, digest: str) -> None:
@@ -153,12 +190,11 @@ def _refuse_other_bytes(job: Job, tree: Scan) -> None:
     full = job.full
     if not full and last_scan(job.folder) == tree.digest:
         return
-    stats = zip(tree.size.tolist(), tree.mtime_ns.tolist(), tree.ctime_ns.tolist(), tree.inode.tolist(), strict=True)
     validated = _validated_digests(job) if full else {}
     changed: list[str] = []
     failures: list[tuple[str, str]] = []
     with StatCache(job.folder.stat_cache, say=job.progress.say) as cache:
-        for some in batched(zip(tree.paths, stats, strict=True), 64 * _FILES_A_BATCH):
+        for some in batched(zip(tree.paths, tree.stats(), strict=True), 64 * _FILES_A_BATCH):
             known = cache.digests(path for path, _ in some)
             md5 = {path: found for path, (_, found) in known.items()}
             md5 |= {path: validated[path] for path, _ in some if path in validated}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ import pyarrow.parquet as pq
 from shardtrail.errors import ConfigError
 from shardtrail.files import file_md5
 from shardtrail.folder import Folder
-from shardtrail.manifest import INVENTORY, read_table, write_table
-from shardtrail.storage.local import Scan
+from shardtrail.manifest import INVENTORY, ROW_GROUP, read_table, write_table
+from shardtrail.storage.local import Paths, Scan
 
 _KEY = b"shardtrail.scan"
 _STATS = ("size", "mtime_ns", "ctime_ns", "inode")
@@ -51,7 +52,7 @@ def save_scan(folder: Folder, scan: Scan, inventory: str) -> None:
         "inventory_md5": file_md5(folder.inventory),
         "broken": dict(scan.broken),
     }
-    table = scan_table(scan).replace_schema_metadata({_KEY: json.dumps(state).encode()})
+    table = _scan_table(scan).replace_schema_metadata({_KEY: json.dumps(state).encode()})
     write_table(scan_file(folder), table)
 
 
@@ -73,19 +74,31 @@ def load_scan(folder: Folder) -> Scan | None:
         table = read_table(scan_file(folder))
     except ConfigError:
         return None
-    size, mtime, ctime, inode = (table[name].to_numpy() for name in _STATS)
-    return Scan(table["path"].to_pylist(), size, mtime, ctime, inode, state.broken)
+    paths = Paths()
+    for prefix, names in zip(table["folder"].to_pylist(), table["names"].to_pylist(), strict=True):
+        paths.add(prefix, names.split("\0"))
+    size, mtime, ctime, inode = (table[name].combine_chunks().flatten().to_numpy() for name in _STATS)
+    return Scan(paths, size, mtime, ctime, inode, state.broken)
 
 
-def scan_table(scan: Scan) -> pa.Table:
-    """A scan's files as a table: ``path`` and the stats."""
-    columns = {"path": pa.array(list(scan.paths), pa.string())}
-    columns |= {name: pa.array(np.asarray(getattr(scan, name), np.int64)) for name in _STATS}
+def _scan_table(scan: Scan) -> pa.Table:
+    """A row for every run of files of one folder, since eight million paths are too many to hold each by itself."""
+    starts, folders, names = zip(*scan.paths.runs, strict=True) if len(scan.paths) else ((), (), ())
+    bounds = pa.array([*starts, len(scan.paths)], pa.int32())
+    columns = {"folder": pa.array(folders, pa.string()), "names": pa.array(names, pa.string())}
+    columns |= {
+        name: pa.ListArray.from_arrays(bounds, pa.array(np.asarray(getattr(scan, name), np.int64))) for name in _STATS
+    }
     return pa.table(columns)
 
 
 def inventory_table(scan: Scan) -> pa.Table:
     """``data/inventory.parquet`` of a scan; files of a folder have no version but their bytes."""
-    paths = pa.array(list(scan.paths), pa.string())
-    versions = pa.array([""] * len(paths), pa.string())
-    return pa.table([paths, pa.array(scan.size), versions], schema=INVENTORY)
+    files = len(scan.paths)
+    paths, pieces = iter(scan.paths), range(0, files, 16 * ROW_GROUP)
+    columns = [
+        pa.chunked_array([pa.array(list(islice(paths, 16 * ROW_GROUP)), pa.string()) for _ in pieces], pa.string()),
+        pa.array(scan.size),
+        pa.array([""], pa.string()).take(pa.array(np.zeros(files, np.int8))),
+    ]
+    return pa.table(columns, schema=INVENTORY)

@@ -31,16 +31,17 @@ from shardtrail.folder import Folder
 from shardtrail.job import Job
 from shardtrail.layouts import Layout, get_layout
 from shardtrail.manifest import manifest_table, read_table, rows_digest, stored_digest, write_table
-from shardtrail.samples import Finding, Rejected, Report, Sample, SourceFile, Unit
+from shardtrail.samples import Finding, Rejected, Report, Sample, Unit
 from shardtrail.stages.recorded import recorded_table
 from shardtrail.stages.scan_state import inventory_table, load_scan, read_state, save_scan
-from shardtrail.stat_cache import GRAIN_NS, StatCache, check_rules, discard, signature
+from shardtrail.stat_cache import GRAIN_NS, StatCache, check_rules, discard
 from shardtrail.storage.local import Scan, scan
-from shardtrail.validation.check import Batch, Failure, check_batch
+from shardtrail.validation.check import Failure, check_batch
 from shardtrail.validation.duplicates import drop_duplicates
 from shardtrail.validation.select import select
 from shardtrail.validation.splits import draw_splits
 from shardtrail.validation.statistics import band_statistics, class_statistics
+from shardtrail.validation.units import Batches, ScannedUnits
 
 _RULES = 1
 """Raised whenever the same reports may be sorted or counted otherwise: select, splits, duplicates, tables."""
@@ -103,79 +104,97 @@ def validate(job: Job) -> Books:
         job.progress.start("validate", 0, "patches")
         job.progress.finish(f"{_sentence(books)}; nothing changed")
         return books
-    tree = (load_scan(job.folder) if known else None) or _scan_again(job, inventory)
     try:
-        books = _validate(job, layout, tree)
+        books, tree = _validate(job, layout, inventory, began)
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError as error:
         job.progress.say(f"{job.folder.stat_cache.name} is damaged ({error}): all raw files are read again")
         discard(job.folder.stat_cache)
-        books = _validate(job, layout, tree)
-    settled = not _touched_between(tree, began, time.time_ns())
+        books, tree = _validate(job, layout, inventory, began)
+    settled = not np.any(tree.late <= time.time_ns() + GRAIN_NS)
     _remember(job, _key(job, layout, tree.digest), tree.digest, settled, books)
     return books
 
 
-def _validate(job: Job, layout: Layout, tree: Scan) -> Books:
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """What is left of a scan, and of its units, once they were checked: a scan takes too much memory to be kept.
+
+    Attributes:
+        digest: of the scan.
+        files: their number.
+        late: int64, the times of change that could hide a later one, if checking goes on until then.
+        broken: see ``Scan``.
+        tables: see ``Grouping``, as ``ignored``.
+    """
+
+    digest: str
+    files: int
+    late: np.ndarray
+    broken: Mapping[str, str]
+    tables: Sequence[str]
+    ignored: int
+
+
+def _validate(job: Job, layout: Layout, inventory: str, began: int) -> tuple[Books, _Tree]:
     folder = job.folder
     with StatCache(folder.stat_cache, say=job.progress.say) as cache:
-        grouping = layout.group(zip(tree.paths, tree.size.tolist(), strict=True))
-        units = _with_stats(grouping.units, tree)
-        _check(job, layout, units, cache)
-        verdicts = _sort_out(job, layout, cache.reports(units), grouping.tables, tree.broken)
+        units, tree = _checked(job, layout, cache, inventory, began)
+        verdicts = _sort_out(job, layout, cache.reports(units), tree)
+        del units
         books = verdicts.books
         schema = dataclasses.replace(layout.schema(), decode=_decoding(job, layout))
-        manifest = manifest_table(verdicts.accepted, schema)
-        if job.reproduce:
-            _refuse_other(job, manifest)
-        write_atomic(folder.quarantine, quarantine_csv(verdicts.rejected))
-        write_atomic(folder.warnings, findings_csv(verdicts.warnings))
-        _stop_if_rejected(job, books, verdicts.rejected, len(tree.paths))
         train = (key for sample in verdicts.accepted if sample.split == "train" for key in sample.units)
-        sizes = Counter(sample.split for sample in verdicts.accepted)
-        statistics = {
-            "books": dataclasses.asdict(books),
-            "rejected": _reasons(verdicts.rejected),
-            "splits": {split: sizes[split] for split in SPLITS},
-            "bands": band_statistics(cache.sums(train), [feature.name for feature in schema.features]),
-            "classes": class_statistics(verdicts.accepted, schema.vocabulary),
-            "schema": schema_to_json(schema),
-        }
+        bands = band_statistics(cache.sums(train), [feature.name for feature in schema.features])
+    manifest = manifest_table(verdicts.accepted, schema)
+    if job.reproduce:
+        _refuse_other(job, manifest)
+    write_atomic(folder.quarantine, quarantine_csv(verdicts.rejected))
+    write_atomic(folder.warnings, findings_csv(verdicts.warnings))
+    _stop_if_rejected(job, books, verdicts.rejected, tree.files)
+    sizes = Counter(sample.split for sample in verdicts.accepted)
+    statistics = {
+        "books": dataclasses.asdict(books),
+        "rejected": _reasons(verdicts.rejected),
+        "splits": {split: sizes[split] for split in SPLITS},
+        "bands": bands,
+        "classes": class_statistics(verdicts.accepted, schema.vocabulary),
+        "schema": schema_to_json(schema),
+    }
     write_atomic(folder.statistics, to_json(statistics))
     write_table(folder.manifest, manifest)
-    left = f"; {grouping.ignored} files belong to no sample" if grouping.ignored else ""
+    left = f"; {tree.ignored} files belong to no sample" if tree.ignored else ""
     job.progress.finish(f"{_sentence(books)}{left} -> {folder.relative(folder.manifest)}")
-    return books
+    return books, tree
 
 
 # Units: what has to be read is read
 
 
-def _with_stats(units: Sequence[Unit], tree: Scan) -> list[Unit]:
-    """The units, their files with the scan's stats."""
-    columns = (tree.size.tolist(), tree.mtime_ns.tolist(), tree.ctime_ns.tolist(), tree.inode.tolist())
-    stats = dict(zip(tree.paths, zip(*columns, strict=True), strict=True))
+def _checked(job: Job, layout: Layout, cache: StatCache, inventory: str, began: int) -> tuple[Sequence[Unit], _Tree]:
+    """Every unit, after the cache came to know its report."""
+    tree = _scan(job, inventory)
+    grouping = layout.group(tree.listing())
+    units = ScannedUnits(grouping.units, tree, layout.name)
+    _check(job, layout, units, cache)
+    stamps = np.concatenate([column[column >= began - GRAIN_NS] for column in (tree.mtime_ns, tree.ctime_ns)])
+    return units.packed, _Tree(tree.digest, len(tree.paths), stamps, tree.broken, grouping.tables, grouping.ignored)
 
-    def seen(file: SourceFile) -> SourceFile:
-        return SourceFile(file.role, file.path, file.size, file.md5, stats[file.path])
 
-    return [Unit(unit.key, unit.kind, tuple(map(seen, unit.files))) for unit in units]
-
-
-def _check(job: Job, layout: Layout, units: Sequence[Unit], cache: StatCache) -> None:
+def _check(job: Job, layout: Layout, units: ScannedUnits, cache: StatCache) -> None:
     """Have every unit checked that the cache does not know as it is now; keep what comes."""
-    rules = check_rules(layout)
-    signatures = {unit.key: signature(unit, rules) for unit in units}
-    full = job.full
-    todo = set(signatures if full else cache.outdated(signatures))
+    signatures = dict(units.signatures(check_rules(layout)))
+    todo = set(signatures if job.full else cache.outdated(signatures))
     job.progress.start("validate", len(todo), "patches")
     failures: list[tuple[str, str]] = []
-    outdated = [unit for unit in units if unit.key in todo]
-    batches = dict(_batches(job.raw, layout, outdated))
-    for outcome in job.mapper("validate", check_batch, list(batches.items())):
+    places = [place for place, unit in enumerate(units.packed) if unit.key in todo]
+    size = max(_SMALLEST_BATCH, math.ceil(len(places) / _TASKS))
+    batches = Batches(job.raw, layout, units, places, size)
+    first = {batches.label(number): units.packed[places[number * size]].key for number in range(len(batches))}
+    for outcome in job.mapper("validate", check_batch, batches):
         if outcome.value is None:
-            failures.append((f"{outcome.label} (from {batches[outcome.label].units[0].key})", outcome.error))
+            failures.append((f"{outcome.label} (from {first[outcome.label]})", outcome.error))
             continue
         cache.save((result for result in outcome.value if not isinstance(result, Failure)), signatures)
         failures += [(result.unit, result.error) for result in outcome.value if isinstance(result, Failure)]
@@ -184,19 +203,10 @@ def _check(job: Job, layout: Layout, units: Sequence[Unit], cache: StatCache) ->
         raise StageFailed("validate", sorted(failures), "What could be read is kept. Mend this, then: shardtrail run")
 
 
-def _batches(raw: Path, layout: Layout, units: Sequence[Unit]) -> Iterator[tuple[str, Batch]]:
-    size = max(_SMALLEST_BATCH, math.ceil(len(units) / _TASKS))
-    for start in range(0, len(units), size):
-        some = tuple(units[start : start + size])
-        yield f"patches {start + 1} to {start + len(some)}", Batch(raw, layout, some)
-
-
 # Samples: accepted, quarantined, excluded
 
 
-def _sort_out(
-    job: Job, layout: Layout, reports: Iterable[Report], tables: Sequence[str], broken: Mapping[str, str]
-) -> Verdicts:
+def _sort_out(job: Job, layout: Layout, reports: Iterable[Report], tree: _Tree) -> Verdicts:
     params = job.config.validate_
     odd: dict[str, tuple[Finding, ...]] = {}
 
@@ -206,7 +216,7 @@ def _sort_out(
                 odd[report.unit] = report.warnings
             yield report
 
-    assembly = layout.assemble(noting_warnings(), job.raw, tables)
+    assembly = layout.assemble(noting_warnings(), job.raw, tree.tables)
     samples = sorted(assembly.samples, key=lambda sample: sample.id)
     _check_layout(layout, samples)
     samples, unselected = select(samples, params.select, layout.schema().vocabulary)
@@ -214,7 +224,7 @@ def _sort_out(
     samples, doubles, alike = drop_duplicates(samples)
     warnings = [(sample.id, finding) for sample in samples for unit in sample.units for finding in odd.get(unit, ())]
     warnings += alike
-    warnings += [("", Finding("broken_link", path, f"{what}; left aside")) for path, what in broken.items()]
+    warnings += [("", Finding("broken_link", path, f"{what}; left aside")) for path, what in tree.broken.items()]
     return Verdicts(
         accepted=samples,
         rejected=sorted([*assembly.rejected, *unselected, *doubles], key=_order),
@@ -378,18 +388,15 @@ def _decoding(job: Job, layout: Layout) -> str:
     return hashlib.sha256(canonical_json(rules)).hexdigest()[:16]
 
 
-def _touched_between(tree: Scan, began_ns: int, ended_ns: int) -> bool:
-    """Whether any file's stat could hide a later change (see ``stat_cache.is_racy``)."""
-    stamps = np.concatenate([tree.mtime_ns, tree.ctime_ns])
-    return bool(np.any((stamps >= began_ns - GRAIN_NS) & (stamps <= ended_ns + GRAIN_NS)))
-
-
-def _scan_again(job: Job, inventory: str) -> Scan:
-    """The raw tree as it is, where the last scan is lost or is not the one that the inventory was made of.
+def _scan(job: Job, inventory: str) -> Scan:
+    """The scan that the inventory was made of: the kept one, or the raw tree as it is where that is lost.
 
     Raises:
         SourceChanged: the raw tree is not the inventory's.
     """
+    state = read_state(job.folder)
+    if state is not None and state.inventory == inventory and (kept := load_scan(job.folder)):
+        return kept
     tree = scan(job.raw)
     if rows_digest(inventory_table(tree)) != inventory:
         raise SourceChanged(

@@ -9,16 +9,17 @@ Names are kept as runs of one folder, so that 8 million files take some 700 MiB 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import stat
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
+from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import overload
 
@@ -29,6 +30,7 @@ from shardtrail.progress import Progress
 
 _RUN = 1024  # names kept in one string: what a random access has to split
 _BLOCK = 1 << 20
+_VALUES = 1 << 14
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -46,13 +48,37 @@ class Paths(Sequence[str]):
         self._starts = array("q")
         self._length = 0
 
-    def _add(self, prefix: str, names: Sequence[str]) -> None:
+    def add(self, prefix: str, names: Sequence[str]) -> None:
+        """Append the files ``names`` of the folder ``prefix`` (which ends with a slash, or is empty)."""
         for start in range(0, len(names), _RUN):
             run = names[start : start + _RUN]
             self._prefixes.append(prefix)
             self._names.append("\0".join(run))
             self._starts.append(self._length)
             self._length += len(run)
+
+    @property
+    def runs(self) -> Iterator[tuple[int, str, str]]:
+        """Files that follow each other in one folder: index of the first, the folder, their names joined by NUL."""
+        return zip(self._starts, self._prefixes, self._names, strict=True)
+
+    def places(self, paths: Iterable[str]) -> np.ndarray:
+        """Index of each path, int64; -1 where it is not among these. Fast where they come about in this order."""
+        first = [prefix + names.partition("\0")[0] for prefix, names in zip(self._prefixes, self._names, strict=True)]
+        found, near = array("q"), dict[str, int]()
+
+        @lru_cache(maxsize=64)  # of image and mask side by side, each in a folder of its own, both runs stay at hand
+        def in_run(run: int) -> dict[str, int]:
+            prefix = self._prefixes[run]
+            return {prefix + name: place for place, name in enumerate(self._names[run].split("\0"), self._starts[run])}
+
+        for path in paths:
+            place = near.get(path, -1)
+            if place < 0 and first:
+                near = in_run(max(bisect_right(first, path) - 1, 0))
+                place = near.get(path, -1)
+            found.append(place)
+        return np.frombuffer(found, np.int64) if found else np.zeros(0, np.int64)
 
     def __len__(self) -> int:
         return self._length
@@ -90,7 +116,7 @@ class Scan:
             above them, named pipes, sockets, devices; in byte order.
     """
 
-    paths: Sequence[str]
+    paths: Paths
     size: np.ndarray
     mtime_ns: np.ndarray
     ctime_ns: np.ndarray
@@ -102,10 +128,23 @@ class Scan:
         """Sum of all sizes."""
         return int(self.size.sum())
 
+    def listing(self) -> Iterator[tuple[str, int]]:
+        """``(path, size)`` of every file, as ``Layout.group`` takes them."""
+        return zip(self.paths, _numbers(self.size), strict=True)
+
+    def stats(self) -> Iterator[tuple[int, int, int, int]]:
+        """``(size, mtime_ns, ctime_ns, inode)`` of every file."""
+        return zip(*map(_numbers, self.columns), strict=True)
+
+    @property
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """``size``, ``mtime_ns``, ``ctime_ns`` and ``inode``."""
+        return self.size, self.mtime_ns, self.ctime_ns, self.inode
+
     @cached_property
     def digest(self) -> str:
         """sha256 over all paths and stats: equal only if no file was added, removed, replaced or touched."""
-        return self._sha256(self.size, self.mtime_ns, self.ctime_ns, self.inode)
+        return self._sha256(*self.columns)
 
     @cached_property
     def content_digest(self) -> str:
@@ -114,13 +153,18 @@ class Scan:
 
     def _sha256(self, *columns: np.ndarray) -> str:
         result = hashlib.sha256()
-        paths = iter(self.paths)
-        while block := "".join(f"{path}\0" for path in islice(paths, 1 << 14)):
-            result.update(block.encode())
+        for _, prefix, names in self.paths.runs:
+            paths = prefix + names.replace("\0", f"\0{prefix}")
+            result.update(f"{paths}\0".encode())
         for column in columns:
             result.update(np.ascontiguousarray(column, dtype="<i8").data)
         result.update("\0".join(f"{path}\0{what}" for path, what in self.broken.items()).encode())
         return result.hexdigest()
+
+
+def _numbers(column: np.ndarray) -> Iterator[int]:
+    """A column's values as Python's, of which few exist at a time."""
+    return chain.from_iterable(column[start : start + _VALUES].tolist() for start in range(0, len(column), _VALUES))
 
 
 def scan(root: Path) -> Scan:
@@ -137,7 +181,7 @@ def scan(root: Path) -> Scan:
     paths, columns, broken = Paths(), tuple(array("q") for _ in range(4)), dict[str, str]()
     for prefix, files in _walk(root, broken):
         names, *stats = zip(*files, strict=True)
-        paths._add(prefix, names)
+        paths.add(prefix, names)
         for column, values in zip(columns, stats, strict=True):
             column.extend(values)
     size, mtime, ctime, inode = (np.frombuffer(column, dtype=np.int64) for column in columns)
@@ -179,11 +223,33 @@ def _entries(root: Path, prefix: str, holders: set[_Identity], broken: dict[str,
         broken: gets what is left aside.
     """
     folder = os.path.join(root, prefix)
+    with _listing(folder) as found:
+        return _kept(found, root, prefix, holders, broken)
+
+
+@contextlib.contextmanager
+def _listing(folder: str) -> Iterator[list[os.DirEntry[str]]]:
+    """What lies in a folder, which stays open so that the kernel need not find it again for every file's stat."""
     try:
-        with os.scandir(folder) as listing:
-            found = list(listing)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise _unreadable(folder, error) from error
+    try:
+        try:
+            with os.scandir(descriptor) as listing:
+                found = list(listing)
+        except OSError as error:
+            raise _unreadable(folder, error) from error
+        yield found
+    finally:
+        os.close(descriptor)
+
+
+def _kept(
+    found: Sequence[os.DirEntry[str]], root: Path, prefix: str, holders: set[_Identity], broken: dict[str, str]
+) -> list[_Entry]:
+    """See ``_entries``."""
+    folder = os.path.join(root, prefix)
     inodes = {inode for _, inode in holders}
     above: set[_Identity] = set()
     result: list[_Entry] = []
@@ -202,7 +268,7 @@ def _entries(root: Path, prefix: str, holders: set[_Identity], broken: dict[str,
             stats = entry.stat()
         except OSError as error:
             if not entry.is_symlink() or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise _unreadable(entry.path, error) from error
+                raise _unreadable(folder + name, error) from error
             broken[prefix + name] = (
                 "a link in a circle" if error.errno == errno.ELOOP else "a link that leads to no file"
             )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from shardtrail.dataset import SPLITS
+from shardtrail.packed import columns
 from shardtrail.samples import Finding, Rejected, Sample, SourceFile
 
 
-def sample_digest(files: Iterable[SourceFile]) -> str:
+def sample_digest(files: Sequence[SourceFile]) -> str:
     """md5 over the lines ``role<TAB>size<TAB>md5<NL>`` of a sample's files, in their order."""
-    lines = "".join(f"{file.role}\t{file.size}\t{file.md5}\n" for file in files)
+    roles, _, sizes, md5s = columns(files)
+    lines = "".join([f"{role}\t{size}\t{md5}\n" for role, size, md5 in zip(roles, sizes, md5s, strict=True)])
     return hashlib.md5(lines.encode(), usedforsecurity=False).hexdigest()
 
 

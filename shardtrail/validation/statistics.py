@@ -18,16 +18,20 @@ class ExactSum:
 
     def __init__(self) -> None:
         self._units = 0
+        self._whole = 0
 
     def add(self, value: float | int) -> None:
         """Add a finite value."""
+        if isinstance(value, int):
+            self._whole += value
+            return
         numerator, denominator = value.as_integer_ratio()
         self._units += numerator << (_BITS - denominator.bit_length() + 1)
 
     @property
     def value(self) -> Fraction:
         """The sum."""
-        return Fraction(self._units, 1 << _BITS)
+        return self._whole + Fraction(self._units, 1 << _BITS)
 
 
 class _Band:
