@@ -714,6 +714,8 @@ def test_sane_patch_has_no_warning(tree):
     assert built.assembly.samples[0].attributes == {
         "acquired": "2017-06-13",
         "country": "",
+        "latitude": "48.222307",
+        "longitude": "13.720948",
         "month": "2017-06",
         "region": "32633_4_53",
     }
@@ -933,6 +935,8 @@ def test_v2_takes_everything_from_its_tables(tree):
     assert sample.attributes == {
         "acquired": "2017-06-13",
         "country": "Austria",
+        "latitude": "48.273950",
+        "longitude": "13.525583",
         "month": "2017-06",
         "region": "33UUP",
     }

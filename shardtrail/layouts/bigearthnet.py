@@ -27,6 +27,7 @@ from shardtrail.layouts.bigearthnet_classes import CLASSES_19, CLASSES_43, TO_19
 from shardtrail.layouts.bigearthnet_patch import (
     BAND_SHAPES,
     BANDS,
+    COORDINATES,
     DTYPES,
     S2_NAME,
     check_patch,
@@ -34,6 +35,7 @@ from shardtrail.layouts.bigearthnet_patch import (
     in_order,
     is_litter,
     is_v2,
+    place_of_tile,
     units_of_folder,
 )
 from shardtrail.layouts.bigearthnet_tables import METADATA_TABLES, Row, find_list, read_names, read_rows, read_splits
@@ -91,7 +93,8 @@ class BigEarthNet:
     """
 
     name = "bigearthnet"
-    check_version = 2
+    check_version = 3
+    decode_version = 2  # as it was before check told where a patch lies: no shard is built again
     decode_roles = frozenset(BAND_SHAPES)
 
     def __init__(self, options: BigEarthNetParams, root: Path = Path()) -> None:
@@ -253,6 +256,8 @@ class BigEarthNet:
         assert match is not None  # a name of another form is a fault of check
         row = lists.rows.get(patch)
         acquired = day_of(match)
+        facts = candidate.s2.facts
+        place = place_of_tile(match) if match["tile"] else {name: facts.get(name, "") for name in COORDINATES}
         texts = {"patch_name": patch}
         if candidate.s1:
             texts = {"patch_name_s1": candidate.s1.facts["patch"], "patch_name_s2": patch}
@@ -265,7 +270,8 @@ class BigEarthNet:
                 "acquired": acquired,
                 "country": row.country if row else "",
                 "month": acquired[:7],
-                "region": match["tile"] or candidate.s2.facts.get("region", ""),
+                "region": match["tile"] or facts.get("region", ""),
+                **place,
             },
             texts=texts,
             units=tuple(report.unit for report in reports),

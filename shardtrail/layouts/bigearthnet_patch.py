@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any, Final, TypeGuard
 
 from shardtrail.layouts.checks import BadContent, band_sums, check_dtype, check_finite, read_json_object, read_tiff
+from shardtrail.layouts.utm import tile_corner, to_degrees
 from shardtrail.samples import BandSums, Finding, Report, SourceFile, Unit
 
 S2_NAME: Final = re.compile(
@@ -49,6 +50,9 @@ DECIBEL: Final = (-100.0, 60.0)
 
 PATCH_METRES: Final = 1200
 """Side of a patch on the ground."""
+
+COORDINATES: Final = ("longitude", "latitude")
+"""Attributes of a sample: of its centre, in decimal degrees of WGS 84."""
 
 BANDS: Final = {"s2": S2_BANDS, "s1": S1_BANDS}
 DTYPES: Final = {"s2": "uint16", "s1": "float32"}
@@ -124,8 +128,8 @@ def day_of(match: re.Match[str]) -> str:
 def check_patch(unit: Unit, contents: Mapping[str, bytes]) -> Report:
     """Decode every band of one patch and read its label file.
 
-    Facts of the report: ``patch`` (its name; empty where that is wrong), ``labels`` as written, ``partner`` and
-    ``region``, the last three only with a label file that can be read.
+    Facts of the report: ``patch`` (its name; empty where that is wrong) and, with a label file that can be read,
+    ``labels`` as written, ``partner``, ``region``, ``longitude`` and ``latitude``.
     """
     faults = list(_check_files(unit))
     # A patch under a wrong name has none: it must not stand for the one of that name.
@@ -145,7 +149,8 @@ def check_patch(unit: Unit, contents: Mapping[str, bytes]) -> Report:
         try:
             values = read_json_object(contents[metadata.path])
             facts |= _read_facts(values)
-            facts["region"], odd = _locate(values)
+            place, odd = _locate(values)
+            facts |= place
             warnings = [Finding("odd_coordinates", metadata.path, detail) for detail in odd]
         except BadContent as bad:
             faults.append(Finding(bad.reason, metadata.path, bad.detail))
@@ -243,14 +248,16 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _locate(metadata: Mapping[str, Any]) -> tuple[str, list[str]]:
+def _locate(metadata: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """Where a v1 patch lies, and what is odd about it.
 
     Returns:
-        The 100 km square of its centre as ``<EPSG code>_<column>_<row>`` (such as ``32633_4_53``), empty where
-        unknown; and a sentence for everything that cannot be right.
+        ``region``: the 100 km square of its centre as ``<EPSG code>_<column>_<row>`` (such as ``32633_4_53``), with
+        ``longitude`` and ``latitude`` of the centre; empty where unknown. And a sentence for everything that cannot be
+        right.
     """
     odd = []
+    unknown = {"region": "", "longitude": "", "latitude": ""}
     epsg = _EPSG.search(str(metadata.get("projection", "")))
     if epsg is None:
         odd.append("the projection does not end with the EPSG code of a UTM zone")
@@ -260,7 +267,7 @@ def _locate(metadata: Mapping[str, Any]) -> tuple[str, list[str]]:
     found = [corners.get(key) for key in ("ulx", "uly", "lrx", "lry" if "lry" in corners else "lly")]
     metres = [corner for corner in found if _is_metres(corner)]
     if len(metres) < 4:
-        return "", [*odd, f"expected corners in metres of UTM, found {_shown(corners)}"]
+        return unknown, [*odd, f"expected corners in metres of UTM, found {_shown(corners)}"]
     ulx, uly, lrx, lry = metres
     if (lrx - ulx, uly - lry) != (PATCH_METRES, PATCH_METRES):
         odd.append(
@@ -269,9 +276,30 @@ def _locate(metadata: Mapping[str, Any]) -> tuple[str, list[str]]:
         )
     odd += _odd_outline(metadata.get("geometry"))
     if epsg is None:
-        return "", odd
+        return unknown, odd
     half = PATCH_METRES // 2
-    return f"{epsg[1]}_{int(ulx + half) // 100_000}_{int(uly - half) // 100_000}", odd
+    region = f"{epsg[1]}_{int(ulx + half) // 100_000}_{int(uly - half) // 100_000}"
+    return {"region": region} | _degrees(int(epsg[1]), ulx, uly), odd
+
+
+def place_of_tile(match: re.Match[str]) -> dict[str, str]:
+    """``longitude`` and ``latitude`` of a v2 patch's centre, from the tile, column and row in its name."""
+    try:
+        epsg, ulx, uly = tile_corner(match["tile"])
+    except ValueError:
+        return {"longitude": "", "latitude": ""}
+    column, row = (int(part) for part in match[0].split("_")[-2:])
+    return _degrees(epsg, ulx + PATCH_METRES * column, uly - PATCH_METRES * row)
+
+
+def _degrees(epsg: int, ulx: float, uly: float) -> dict[str, str]:
+    """``longitude`` and ``latitude`` of a patch's centre: degrees as text, to 0.1 m; empty outside any zone."""
+    half = PATCH_METRES // 2
+    try:
+        longitude, latitude = to_degrees(epsg, ulx + half, uly - half)
+    except ValueError:
+        return {"longitude": "", "latitude": ""}
+    return {"longitude": f"{longitude:.6f}", "latitude": f"{latitude:.6f}"}
 
 
 def _is_metres(value: object) -> TypeGuard[float]:
