@@ -2,8 +2,8 @@
 
     unit = Unit(folder, "patch", pack_files(files))
 
-Eight million files are some 300 MB this way and several GB as objects. Names cost little because the files of one unit
-mostly begin alike and those of different units end alike: one prefix a unit, and endings shared by all.
+Eight million files are some 300 MB this way and several GB as objects. Names cost little because a unit's files of one
+folder mostly begin alike, and end like those of other units: a beginning for each folder, and endings shared by all.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from shardtrail.samples import SourceFile
 
 _MOST_SHAPES = 1 << 12
 
-_Shape = tuple[tuple[str, ...], tuple[str, ...]]
-"""Roles, and what paths hold behind their common prefix."""
+_Shape = tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]
+"""[file] roles, which of the beginnings paths have, and how they end."""
 
 _shapes: dict[_Shape, _Shape] = {}
 
@@ -25,11 +25,11 @@ _shapes: dict[_Shape, _Shape] = {}
 class PackedFiles(Sequence[SourceFile]):
     """Immutable; equal to any sequence of equal files. Made by ``pack_files``. It keeps no stats."""
 
-    __slots__ = ("_md5", "_prefix", "_shape", "_sizes")
+    __slots__ = ("_beginnings", "_md5", "_shape", "_sizes")
 
-    def __init__(self, prefix: str, shape: _Shape, sizes: bytes, md5: bytes) -> None:
+    def __init__(self, beginnings: tuple[str, ...], shape: _Shape, sizes: bytes, md5: bytes) -> None:
         """``sizes`` are int64 of this machine; ``md5`` is empty or 16 bytes a file."""
-        self._prefix, self._shape, self._sizes, self._md5 = prefix, shape, sizes, md5
+        self._beginnings, self._shape, self._sizes, self._md5 = beginnings, shape, sizes, md5
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -39,8 +39,8 @@ class PackedFiles(Sequence[SourceFile]):
     @property
     def paths(self) -> list[str]:
         """[file] relative POSIX paths."""
-        prefix = self._prefix
-        return [prefix + ending for ending in self._shape[1]]
+        beginnings, (_, which, endings) = self._beginnings, self._shape
+        return [beginnings[number] + ending for number, ending in zip(which, endings, strict=True)]
 
     @property
     def sizes(self) -> list[int]:
@@ -62,7 +62,7 @@ class PackedFiles(Sequence[SourceFile]):
         md5 = bytes.fromhex("".join(md5s))
         if len(md5s) != len(self) or len(md5) != 16 * len(self):
             raise ValueError(f"{len(md5s)} digests of {len(md5)} bytes for {len(self)} files")
-        return PackedFiles(self._prefix, self._shape, self._sizes, md5)
+        return PackedFiles(self._beginnings, self._shape, self._sizes, md5)
 
     def __len__(self) -> int:
         return len(self._shape[0])
@@ -92,12 +92,27 @@ def pack_files(files: Iterable[SourceFile]) -> PackedFiles:
     if isinstance(files, PackedFiles):
         return files
     roles, paths, sizes, md5s = columns(list(files))
-    prefix = _common_prefix(min(paths, default=""), max(paths, default=""))
-    shape = (tuple(roles), tuple(path[len(prefix) :] for path in paths))
+    beginnings, which = _beginnings(paths)
+    endings = tuple(path[len(beginnings[number]) :] for path, number in zip(paths, which, strict=True))
+    shape = (tuple(roles), which, endings)
     if len(_shapes) < _MOST_SHAPES:
         _shapes.setdefault(shape, shape)
     md5 = bytes.fromhex("".join(md5s)) if all(md5s) else b""
-    return PackedFiles(prefix, _shapes.get(shape, shape), array("q", sizes).tobytes(), md5)
+    return PackedFiles(beginnings, _shapes.get(shape, shape), array("q", sizes).tobytes(), md5)
+
+
+def _beginnings(paths: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """What the paths of each folder begin with, and which of these each path has."""
+    beginning = _common_prefix(min(paths, default=""), max(paths, default=""))
+    if not any(path.find("/", len(beginning)) >= 0 for path in paths):
+        return (beginning,), (0,) * len(paths)
+    folders = [path.rpartition("/")[0] for path in paths]
+    members: dict[str, list[str]] = {folder: [] for folder in folders}
+    for folder, path in zip(folders, paths, strict=True):
+        members[folder].append(path)
+    numbers = {folder: number for number, folder in enumerate(members)}
+    beginnings = tuple(_common_prefix(min(some), max(some)) for some in members.values())
+    return beginnings, tuple(numbers[folder] for folder in folders)
 
 
 def _common_prefix(first: str, last: str) -> str:

@@ -40,6 +40,7 @@ from shardtrail.layouts.bigearthnet_patch import (
 )
 from shardtrail.layouts.bigearthnet_tables import METADATA_TABLES, Row, find_list, read_names, read_rows, read_splits
 from shardtrail.layouts.checks import read_tiff
+from shardtrail.packed import pack_files
 from shardtrail.samples import Feature, Finding, Rejected, Report, Sample, Schema, SourceFile, Unit
 
 _KEPT_19: Final = {name: name for name in CLASSES_19}
@@ -119,18 +120,22 @@ class BigEarthNet:
         With ``sensors: s2`` those of Sentinel-1 are, too: no sample would have them.
         """
         lists = {*self._options.splits, *self._options.exclude}
-        folders: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        tables, ignored = [], 0
-        for path, size in files:
-            folder, _, name = path.rpartition("/")
-            if is_litter(path) or name.endswith("_reference_map.tif"):
-                ignored += 1
-            elif name in METADATA_TABLES or path in lists:
-                tables.append(path)
-            else:
-                folders[folder].append((name, size))
+        tables: list[str] = []
+        ignored = 0
+
+        def of_patches() -> Iterator[tuple[str, int]]:
+            nonlocal ignored
+            for path, size in files:
+                name = path.rpartition("/")[2]
+                if is_litter(path) or name.endswith("_reference_map.tif"):
+                    ignored += 1
+                elif name in METADATA_TABLES or path in lists:
+                    tables.append(path)
+                else:
+                    yield path, size
+
         units: list[Unit] = []
-        for folder, members in folders.items():
+        for folder, members in _folders(of_patches()):
             found = [unit for unit in units_of_folder(folder, members) if unit.kind in self._kinds()]
             units += found
             ignored += len(members) - sum(len(unit.files) for unit in found)
@@ -263,7 +268,7 @@ class BigEarthNet:
             texts = {"patch_name_s1": candidate.s1.facts["patch"], "patch_name_s2": patch}
         return Sample(
             id=candidate.id,
-            files=in_order(file for report in reports for file in report.files),
+            files=pack_files(in_order(file for report in reports for file in report.files)),
             labels=labels,
             split=lists.split(patch),
             attributes={
@@ -297,6 +302,23 @@ class BigEarthNet:
             held = f"none of its labels ({'; '.join(given)}) is among the {self._options.classes} classes"
             return (), [Finding("no_labels", path, held if given else "its list of labels is empty")]
         return tuple(name for name in self.vocabulary if name in names), []
+
+
+def _folders(files: Iterable[tuple[str, int]]) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    """Every folder with ``(name, size)`` of the files in it, when the last of them has come; ``files`` by path.
+
+    So that few are held at a time, however many there are.
+    """
+    entered: list[tuple[str, list[tuple[str, int]]]] = []
+    for path, size in files:
+        folder, _, name = path.rpartition("/")
+        while entered and folder != entered[-1][0] and not folder.startswith(f"{entered[-1][0]}/".lstrip("/")):
+            yield entered.pop()
+        if not entered or folder != entered[-1][0]:
+            entered.append((folder, []))
+        entered[-1][1].append((name, size))
+    while entered:
+        yield entered.pop()
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeGuard
 
 from shardtrail.layouts.checks import BadContent, band_sums, check_dtype, check_finite, read_json_object, read_tiff
 from shardtrail.layouts.utm import tile_corner, to_degrees
+from shardtrail.packed import pack_files
 from shardtrail.samples import BandSums, Finding, Report, SourceFile, Unit
 
 S2_NAME: Final = re.compile(
@@ -103,7 +104,7 @@ def _unit(key: str, kind: str, folder: str, members: Sequence[tuple[str, int]]) 
     patch, parts = key.rpartition("/")[2], _PARTS[kind]
     roles = {f"{patch}_{part}": role for part, role in parts.items()}
     files = [SourceFile(roles.get(name, "unknown"), f"{folder}/{name}".lstrip("/"), size) for name, size in members]
-    return Unit(key, kind, in_order(files))
+    return Unit(key, kind, pack_files(in_order(files)))
 
 
 def _patch_name(unit: Unit) -> str:
