@@ -207,6 +207,14 @@ def shards_and_indexes_swapped(t: Target) -> list[Truth]:
 
 
 @kind
+def two_shards_at_once(t: Target) -> list[Truth]:
+    path, index = t.files(t.other)
+    offset, length = read_index(index)[-1]
+    os.truncate(path, offset + length // 2)
+    return [*flip_in_payload(t), Truth(t.other.address, ("truncated_in_record",), t.other.records - 1, offset)]
+
+
+@kind
 def another_shard_under_its_name(t: Target) -> list[Truth]:
     shutil.copyfile(t.files(t.other)[0], t.path)
     return t.truth("wrong_sample", record=0)

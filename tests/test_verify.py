@@ -171,6 +171,25 @@ def test_a_flipped_bit_under_an_old_time_is_found_by_deep_alone(built):
     assert fault.file == recorded(built).file
 
 
+def test_what_is_no_file_is_named_and_nothing_hangs(built, finished):
+    """A named pipe in place of an index is replaced; a folder in place of a shard is named and left."""
+    index = path_of(built).with_suffix(".index")
+    index.unlink()
+    os.mkfifo(index)
+    found = verify(built, deep=True)
+    assert kinds(found) == [(ADDRESS, None, "wrong_index")]
+    assert repair(built, found) == (ADDRESS,)
+    assert digests(built.folder.shards) == digests(finished.folder.shards)
+
+    for make in (os.mkdir, os.mkfifo):
+        path_of(built).unlink() if make is os.mkdir else path_of(built).rmdir()
+        make(path_of(built))
+        found = verify(built, deep=True)
+        assert kinds(found) == [(ADDRESS, None, "unreadable")]
+        assert path_of(built).name in found.faults[0].detail
+        assert repair(built, found) == ()
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_flipped_bit_is_found(built, data):

@@ -216,7 +216,7 @@ def _deflated(head: bytes) -> str:
 def _first_header(data: Bytes) -> list[tuple[int, int]]:
     """Place and payload length of each sound header in ``data``, for lengths below 4 GiB."""
     count = data.size - HEADER_BYTES + 1
-    if count <= 0:
+    if count <= 0 or not data.any():  # a hole; the checksum of length 0 is not 0
         return []
     high = data[4 : 4 + count] | data[5 : 5 + count] | data[6 : 6 + count] | data[7 : 7 + count]
     places = np.flatnonzero(high == 0)

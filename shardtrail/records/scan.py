@@ -8,6 +8,7 @@ Nothing here trusts a byte it has not checked: any file gives an answer, in the 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -111,6 +112,8 @@ def verify_file(
 
     named, index_faults = _read_index(index) if index is not None else ([], [])
     with open(path, "rb", buffering=0, opener=_at_once) as file:
+        if not path.is_file():
+            raise OSError(errno.EINVAL, "Not a file; move it away", str(path))
         source = Source(file.fileno())
         follows = {offset: offset + length for offset, length in named}
         frames = list(read_frames(source, look, follows))
@@ -145,11 +148,13 @@ def _nature(frames: Sequence[Frame], source: Source) -> list[Fault]:
 
 
 def _read_index(index: Path) -> tuple[list[Span], list[Fault]]:
+    if not index.is_file():
+        if index.exists():
+            return [], [Fault(None, 0, "wrong_index", f"{index.name} is not a file")]
+        return [], [Fault(None, 0, "missing_index", f"{index.name} does not exist")]
     try:
         content = index.read_bytes()
         spans = parse_index(content)
-    except FileNotFoundError:
-        return [], [Fault(None, 0, "missing_index", f"{index.name} does not exist")]
     except ValueError as error:
         return [], [Fault(None, 0, "wrong_index", f"{index.name}: {error}")]
     if content != format_index(length for _, length in spans):

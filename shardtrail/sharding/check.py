@@ -57,11 +57,9 @@ def check_shard(check: ShardCheck) -> CheckedShard:
     except FileNotFoundError:
         missing = Fault(None, 0, "missing_shard", f"{check.shard.name} does not exist")
         return CheckedShard(check.name, faults=(missing,))
-    try:
-        index_stat = check.index.stat()
-        index = check.index.read_bytes()
-    except FileNotFoundError:
-        index_stat, index = None, b""
+    index_stat, index = None, b""
+    if check.index.is_file():
+        index_stat, index = check.index.stat(), check.index.read_bytes()
     return CheckedShard(
         name=check.name,
         md5=verified.md5,
