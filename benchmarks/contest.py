@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.measure import Measured, machine, measure
 
 PEERS = ".venv-peers"
@@ -19,6 +21,10 @@ STREAMING = ".venv-peers-streaming"
 
 COPY = "copying the raw files"
 """The writer that is the floor."""
+
+
+BUSY_PERCENT = 10
+"""Other work that takes more of the machine than this makes noise of the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +168,10 @@ def warm(root: Path) -> None:
 
 
 def started(scratch: Path) -> dict[str, Any]:
-    """The machine, with a warning when it is busy."""
-    found = machine(scratch)
-    if found["load"] > 0.5:
-        say(f"load average {found['load']}: other work is running, the figures will be noise")
+    """The machine, and how busy others keep it: percent of all cores over three seconds, near 0 on a quiet one."""
+    found = machine(scratch) | {"busy_percent": round(psutil.cpu_percent(3))}
+    if found["busy_percent"] > BUSY_PERCENT:
+        say(f"other work takes {found['busy_percent']} % of the machine: the figures will be noise")
     return found
 
 
