@@ -95,6 +95,8 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
         done = {shard.address for shard in shards if vouched_for(folder, shard, recorded)}
         missing = [shard for shard in wanted if shard.address not in done]
         built, failed = build_shards(job, read_table(folder.plan), missing) if missing else ({}, {})
+        if missing:
+            remove_stale(folder)  # of workers that died meanwhile: what lies beside the shards would be recorded too
         if len(done) + len(built) == len(shards):
             # Readers take dataset.json's shards until `hash` writes it anew. DVC, however, looks at the folder now.
             read = () if job.reproduce else recorded.values()
