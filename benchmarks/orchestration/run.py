@@ -89,29 +89,21 @@ def _failed(scratch: Path, code: Path, failures: int, digest: str, local: dict[s
 
 
 def _killed(scratch: Path, code: Path, failures: int, digest: str) -> dict[str, Any]:
-    """Killed with half of the shards written, retried with the files still gone, then with the files back."""
+    """Killed with half of the shards written; the retry writes the other half."""
     folder = _folder(scratch / "killed", scratch / "raw", code)
     with served(folder, code) as server:
         run = server.start()
-        _say("a build on Prefect, killed in the middle")
-        with _vanished(folder, scratch, failures) as lost:
-            half = len(_planned(folder)) // 2
-            wait_for(lambda: len(_written(folder)) >= half, 3600)
+        _say("a build on Prefect, raw files vanish, killed in the middle")
+        with _vanished(folder, scratch, failures):
+            planned = len(_planned(folder))
+            wait_for(lambda: len(_written(folder)) >= planned // 2, 3600)
             server.kill()
             began = time.monotonic()
             state, _ = server.ended(run, 1, 600)
             shown = time.monotonic() - began
-            before = _written(folder)
-            _say(f"killed with {len(before)} shards written; the server says {state}")
-            server.retry(run)
-            result = _ended_with(server, run, 2, folder, code, lost)
-            kept = _written(folder)
-        result |= {
-            "shards written when killed": len(before),
-            "seconds until the server said so": round(shown, 1),
-            "of these written again": sum(kept[name] != inode for name, inode in before.items()),
-        }
-        return result | _retried(server, run, 3, folder, code, digest)
+        missing = planned - len(_written(folder))
+        result = {"ended": state, "seconds until the server said so": round(shown, 1), "shards missing": missing}
+        return result | _retried(server, run, 2, folder, code, digest)
 
 
 def _ended_with(server: Served, run: str, attempt: int, folder: Path, code: Path, lost: set[str]) -> dict[str, Any]:
