@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ class Measured:
         largest_mib: peak of the largest process.
         worker_mib: peak of the largest process but the first; 0 if there was none.
         output: what it printed.
+        processor_seconds: of all its processes that were waited for.
     """
 
     seconds: float
@@ -43,6 +46,7 @@ class Measured:
     largest_mib: float
     worker_mib: float
     output: str
+    processor_seconds: float = 0.0
 
 
 def measure(module: str, *arguments: str, environment: str = ".venv") -> Measured:
@@ -54,16 +58,19 @@ def measure(module: str, *arguments: str, environment: str = ".venv") -> Measure
     Raises:
         RuntimeError: it failed; the text is its own.
     """
-    python = ROOT / environment / "bin" / "python"
-    variables = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    began = time.perf_counter()
+    return measure_command([str(ROOT / environment / "bin" / "python"), "-m", module, *arguments])
+
+
+def measure_command(command: Sequence[str]) -> Measured:
+    """Run a command from the repository's root.
+
+    Raises:
+        RuntimeError: it failed; the text is its own.
+    """
+    variables = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    before, began = _processor_seconds(), time.perf_counter()
     process = subprocess.Popen(
-        [python, "-m", module, *arguments],
-        cwd=ROOT,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     memory = _Memory(process.pid)
     watcher = threading.Thread(target=memory.watch, daemon=True)
@@ -73,10 +80,17 @@ def measure(module: str, *arguments: str, environment: str = ".venv") -> Measure
     memory.ended.set()
     watcher.join()
     if process.returncode != 0:
-        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{errors[-4000:]}")
+        raise RuntimeError(f"{' '.join(command)} failed:\n{errors[-4000:]}")
     largest = max(memory.peaks.values(), default=0)
     worker = max((peak for pid, peak in memory.peaks.items() if pid != process.pid), default=0)
-    return Measured(seconds, memory.peak / 1024, largest / 1024, worker / 1024, output)
+    processor = _processor_seconds() - before
+    return Measured(seconds, memory.peak / 1024, largest / 1024, worker / 1024, output, processor)
+
+
+def _processor_seconds() -> float:
+    """Of all children that were waited for, and theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class _Memory:

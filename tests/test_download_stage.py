@@ -1,21 +1,29 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from working import job_in, let_settle, numbers_folder, outputs, write_numbers
 
 from shardtrail.errors import SourceChanged, SourceError
+from shardtrail.folder import Folder
 from shardtrail.manifest import read_table
 from shardtrail.progress import Lines
 from shardtrail.stages.__main__ import main
-from shardtrail.stages.download import download
+from shardtrail.stages.download import compare_scans, download
+from shardtrail.stages.scan_state import load_scan, save_scan
 from shardtrail.stages.validate import validate
+from shardtrail.storage.local import Paths, Scan
 
 
 @pytest.fixture
@@ -94,10 +102,44 @@ def test_without_news_a_damaged_inventory_is_mended(root, raw, damage):
 def test_an_unchanged_night_makes_no_table(root, monkeypatch):
     """On an unchanged tree the listing is neither made into a table nor compared."""
     first = download(job_in(root))
-    for name in ("inventory_table", "compare", "write_table", "save_scan"):
+    for name in ("inventory_table", "compare", "compare_scans", "write_table", "save_scan"):
         monkeypatch.setattr(f"shardtrail.stages.download.{name}", None)
     again = download(job_in(root))
     assert (again.files, again.bytes, again.digest, again.added) == (first.files, first.bytes, first.digest, 0)
+
+
+trees = st.dictionaries(
+    st.sampled_from(["a", "b/a", "b/b", "b/c", "b/m/a", "b/z", "c/a"]), st.tuples(*[st.integers(0, 2)] * 4), min_size=1
+)
+
+
+def scan_of(tree: dict[str, tuple[int, int, int, int]]) -> Scan:
+    paths = Paths()
+    listed = sorted(tree)
+    for folder, some in itertools.groupby(listed, key=lambda path: path[: path.rfind("/") + 1]):
+        paths.add(folder, [path.removeprefix(folder) for path in some])
+    return Scan(paths, *np.array([tree[path] for path in listed], np.int64).T, {"link": "a link that leads to no file"})
+
+
+@given(trees, trees)
+def test_scans_are_compared_by_path_and_stats(one, other):
+    """Added, removed and changed are what the paths and stats of two scans say, in the order of the paths."""
+    found = compare_scans(scan_of(one), scan_of(other))
+    assert found.added == sorted(other.keys() - one.keys())
+    assert found.removed == sorted(one.keys() - other.keys())
+    assert found.changed == sorted(path for path in one.keys() & other.keys() if one[path] != other[path])
+
+
+@given(trees)
+def test_a_kept_scan_is_the_scan(tree):
+    """What is read back has the paths, stats, broken links and so the digests of what was kept."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, scanned = Folder(Path(place)), scan_of(tree)
+        save_scan(folder, scanned, "digest")
+        kept = load_scan(folder)
+    assert kept is not None
+    assert list(kept.paths) == sorted(tree) and list(kept.stats()) == [tree[path] for path in sorted(tree)]
+    assert (kept.digest, kept.content_digest, kept.broken) == (scanned.digest, scanned.content_digest, scanned.broken)
 
 
 @pytest.mark.parametrize("source", ["absent", "empty"])

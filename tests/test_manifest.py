@@ -21,6 +21,7 @@ from shardtrail.manifest import (
     table_bytes,
     write_table,
 )
+from shardtrail.packed import pack_files
 from shardtrail.samples import Feature, Sample, Schema, SourceFile
 
 SCHEMA = Schema((Feature("B02", "uint16", (120, 120)),), ("note",), ("a", "b", "c"), "prefix")
@@ -123,6 +124,16 @@ def test_bytes_do_not_depend_on_history(tmp_path):
     write_table(path, table.slice(1))
     write_table(path, pa.concat_tables([table.slice(0, 1), table.slice(1)]))
     assert path.read_bytes() == table_bytes(table)
+
+
+def test_a_manifest_of_many_pieces_is_the_same_file(monkeypatch):
+    """A manifest is made in pieces; digest and bytes of its file are those of one piece, whatever holds its files."""
+    whole = manifest_table([sample(f"{n:03}") for n in range(40)], SCHEMA).combine_chunks()
+    monkeypatch.setattr("shardtrail.manifest.ROW_GROUP", 16)
+    packed = [sample(f"{n:03}", files=pack_files(sample(f"{n:03}").files)) for n in range(40)]
+    pieces = manifest_table(packed, SCHEMA)
+    assert pieces["sample_id"].num_chunks == 3 and rows_digest(pieces) == rows_digest(whole)
+    assert table_bytes(pieces) == table_bytes(whole)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])

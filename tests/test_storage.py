@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from shardtrail.errors import ConfigError, LeaseHeld, SourceChanged, SourceError, StoreUnavailable
 from shardtrail.job import Job, open_job
-from shardtrail.storage.local import file_digest, printable, scan
+from shardtrail.storage.local import Paths, file_digest, printable, scan
 from shardtrail.storage.source import is_archive, kind, materialise, raw_tree
 
 __all__ = ["server"]  # a fixture
@@ -81,6 +81,19 @@ def test_long_folders_are_indexed(tmp_path: Path) -> None:
     assert [paths[place] for place in (0, 1023, 1024, 2499, -1)] == ["d/00000", "d/01023", "d/01024", "d/02499", "e"]
     with pytest.raises(IndexError):
         paths[2501]
+
+
+@given(st.lists(st.sampled_from(["a", "a/b", "a/b/c", "a-b", "b", "b/a", "m/1", "m/2", "z"]), max_size=12))
+def test_every_path_has_its_place(wanted: list[str]) -> None:
+    """Paths are found in whatever order they are asked for, files of other folders in between; others are not there."""
+    paths = Paths()
+    paths.add("", ["0"])
+    paths.add("a/", [f"{number:04}" for number in range(3000)])
+    paths.add("b/", ["x", "y"])
+    asked = [*wanted, "a/0000", "b/y", "a/2999", "0", "b/x", "a/1024", *wanted, "a/1023", "b/z", "a/3000"]
+    listed = list(paths)
+    assert paths.places(asked).tolist() == [listed.index(path) if path in listed else -1 for path in asked]
+    assert Paths().places(asked).tolist() == [-1] * len(asked)
 
 
 def test_a_digest_tells_every_change(tmp_path: Path) -> None:
