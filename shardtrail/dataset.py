@@ -140,7 +140,10 @@ def _content(values: Mapping[str, Any]) -> str:
 def schema_to_json(schema: Schema) -> dict[str, Any]:
     """A schema as JSON values."""
     return {
-        "features": [{"name": f.name, "dtype": f.dtype, "shape": list(f.shape)} for f in schema.features],
+        "features": [
+            {"name": f.name, "dtype": f.dtype, "shape": list(f.shape), **({"format": f.format} if f.format else {})}
+            for f in schema.features
+        ],
         "texts": list(schema.texts),
         "vocabulary": list(schema.vocabulary),
         "label_prefix": schema.label_prefix,
@@ -152,7 +155,7 @@ def schema_from_json(values: Mapping[str, Any]) -> Schema:
     """The schema that ``schema_to_json`` wrote."""
     features: Sequence[Mapping[str, Any]] = values["features"]
     return Schema(
-        features=tuple(Feature(f["name"], f["dtype"], tuple(f["shape"])) for f in features),
+        features=tuple(Feature(f["name"], f["dtype"], tuple(f["shape"]), f.get("format", "")) for f in features),
         texts=tuple(values["texts"]),
         vocabulary=tuple(values["vocabulary"]),
         label_prefix=values["label_prefix"],

@@ -9,6 +9,7 @@ import numpy as np
 from shardtrail.dataset import Dataset, Shard, load_dataset
 from shardtrail.errors import ConfigError, ShardError
 from shardtrail.folder import Folder
+from shardtrail.records.encoded import image_format
 from shardtrail.records.example import decode_example
 from shardtrail.records.index import read_index
 from shardtrail.records.scan import read_record
@@ -73,11 +74,15 @@ def inspect_record(folder: Folder, name: str, record: int) -> dict[str, Any]:
     for key, values in example.items():
         if key in arrays:
             feature = arrays[key]
+            if feature.format:
+                content = _bytes(values)
+                shown[key] = {"format": image_format(content), "bytes": len(content)}
+                continue
             if dataset.encoding == "raw":
                 flat = np.frombuffer(_bytes(values), np.dtype(feature.dtype).newbyteorder("<"))
             else:
                 flat = np.asarray(values)
-            if flat.size != np.prod(feature.shape):
+            if flat.size != np.prod(feature.fixed_shape):
                 raise ShardError(f"{path}, record {record}: {key} has {flat.size} values, {feature.shape} are declared")
             shown[key] = {
                 "dtype": feature.dtype,

@@ -109,7 +109,7 @@ def _manifest_rows(samples: Sequence[Sample], schema: Schema, columns: pa.Schema
         "split": _strings(sample.split for sample in samples),
         "labels": pa.array([sorted(places[name] for name in s.labels) for s in samples], pa.list_(pa.int32())),
         "digest": _strings(sample_digest(sample.files) for sample in samples),
-        "bytes": pa.array([schema.nominal_bytes] * len(samples), pa.int64()),
+        "bytes": pa.array(schema.payload_bytes(samples), pa.int64()),
         "texts": pa.array([[sample.texts[name] for name in schema.texts] for sample in samples], pa.list_(pa.string())),
         "files": pa.ListArray.from_arrays(
             pa.array(np.cumsum([0, *(len(sample.files) for sample in samples)]), pa.int32()),
@@ -185,6 +185,16 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     if columns is None and found != expected:
         raise ConfigError(f"{path} was damaged or edited: its rows do not fit its digest; {_again(path)}")
     return table
+
+
+def read_pieces(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read some columns of a table of ours, two row groups at a time.
+
+    Raises:
+        ConfigError: see ``read_table``.
+    """
+    with _readable(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        yield from file.iter_batches(2 * ROW_GROUP, columns=list(columns))
 
 
 def read_manifest(path: Path) -> pa.Table:

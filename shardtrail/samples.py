@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from shardtrail.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -130,22 +132,74 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One array of every record.
+    """One array of every record, or one image that is kept encoded.
+
+        Feature("B02", "uint16", (120, 120))
+        Feature("image", "uint8", (None, None, 3), format="jpeg")
+
+    A layout's ``decode`` gives an array of this dtype and shape for the first. With a ``format`` it gives the ``bytes``
+    of the file as they are; records keep them byte for byte, whatever the encoding of arrays, and who reads the dataset
+    gets the image decoded. Shards are planned by the size of the sample's file whose role is the feature's name.
 
     Attributes:
         name: the feature's key in the ``tf.train.Example``.
         dtype: numpy name, little-endian in the record: ``uint8``, ``uint16``, ``float32``.
-        shape: declared, such as ``(120, 120)`` [height, width].
+        shape: declared, such as ``(120, 120)`` [height, width]. Of an encoded image ``(height, width, channels)``;
+            height and width are None unless they are the same in every sample.
+        format: empty for an array; ``jpeg``, ``png``, or ``encoded`` where samples differ (JPEG, PNG, GIF or BMP).
+
+    Raises:
+        ConfigError: there is no such image.
     """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
+    format: str = ""
+
+    def __post_init__(self) -> None:
+        if fault := _undecodable(self) if self.format else "has an unknown size" if None in self.shape else "":
+            declared = f"{self.dtype}{list(self.shape)}"
+            raise ConfigError(f"feature {self.name}: {declared}{' as ' + self.format if self.format else ''} {fault}")
+
+    @property
+    def fixed_shape(self) -> tuple[int, ...]:
+        """``shape``, where all of it is declared.
+
+        Raises:
+            ConfigError: height or width is not.
+        """
+        if None in self.shape:
+            raise ConfigError(
+                f"feature {self.name}: its images have no declared size ({list(self.shape)}), which is needed here; "
+                "read it with shardtrail.reading.open_dataset and bring the images to one size there"
+            )
+        return tuple(length for length in self.shape if length is not None)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the decoded array."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.fixed_shape, dtype=np.int64))
+
+
+_IMAGES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "jpeg": {"uint8": (1, 3)},
+    "png": {"uint8": (1, 3, 4), "uint16": (1, 3, 4)},
+    "encoded": {"uint8": (1, 3, 4)},
+}
+"""Format -> dtype -> channels, of the images that TensorFlow decodes."""
+
+
+def _undecodable(feature: Feature) -> str:
+    """Why there is no such image; empty if there is."""
+    if feature.format not in _IMAGES:
+        return f"is no known format; known: {', '.join(_IMAGES)}"
+    channels = _IMAGES[feature.format].get(feature.dtype)
+    if channels is None:
+        return f"does not exist: its pixels are {' or '.join(_IMAGES[feature.format])}"
+    if len(feature.shape) != 3 or feature.shape[2] not in channels:
+        return f"needs the shape (height, width, channels), channels one of {', '.join(map(str, channels))}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +207,7 @@ class Schema:
     """What every record of a dataset holds.
 
     Attributes:
-        features: arrays, in the layout's order.
+        features: arrays and encoded images, in the layout's order.
         texts: names of the string features beside ``sample_id``.
         vocabulary: label names; a label's index is its place here.
         label_prefix: prefix of BigEarthNet's own label keys under ``encoding: int64``.
@@ -165,7 +219,16 @@ class Schema:
     label_prefix: str = ""
     decode: str = ""
 
-    @property
-    def nominal_bytes(self) -> int:
-        """Payload of one record: the declared arrays (a plan's sizes are made of it)."""
-        return sum(feature.nbytes for feature in self.features)
+    def payload_bytes(self, samples: Sequence[Sample]) -> list[int]:
+        """Bytes of each sample's arrays, as declared, and of its encoded images: a plan's sizes are made of it.
+
+        An image's are those of the files whose role is the feature's name; where no file has it, of all files.
+        """
+        declared = sum(feature.nbytes for feature in self.features if not feature.format)
+        images = {feature.name for feature in self.features if feature.format}
+        if not images:
+            return [declared] * len(samples)
+        return [
+            declared + sum([f.size for f in sample.files if f.role in images] or [f.size for f in sample.files])
+            for sample in samples
+        ]

@@ -9,6 +9,10 @@ Shards are built again when anything that decides their bytes changes: the raw f
 the code of ``decode``. Of the last, the layout itself has to tell, by its ``decode_version`` (any JSON value);
 without one, ``check_version`` stands for both.
 
+Images need not be decoded: declared with a ``format``, as in ``Feature("image", "uint8", (None, None, 3),
+format="jpeg")``, they are kept byte for byte, and ``decode`` gives the file's bytes. Whether they are whole is for
+``check`` to say.
+
 A layout whose ``decode`` reads some of a sample's files only may say which by a set ``decode_roles``. While shards are
 written the others are not read where their stats vouch for them, and ``decode`` gets ``b""`` for them.
 """
@@ -82,8 +86,11 @@ class Layout(Protocol):
         """Arrays, strings and vocabulary of a record; valid after ``assemble``."""
         ...
 
-    def decode(self, files: Sequence[SourceFile], contents: Sequence[bytes]) -> dict[str, np.ndarray]:
-        """Decode one sample's files, in the order of its manifest row, to arrays by feature name."""
+    def decode(self, files: Sequence[SourceFile], contents: Sequence[bytes]) -> Mapping[str, np.ndarray | bytes]:
+        """Decode one sample's files, in the order of its manifest row, to arrays by feature name.
+
+        Of an image that is kept encoded (see ``Feature``), its bytes.
+        """
         ...
 
 

@@ -30,7 +30,7 @@ def resnet_small(schema: Schema, bands: Mapping[str, Mapping[str, float]]) -> ke
         A model from {band: [n, height, width] in the stored dtype, at native resolution} to
         logits [n, classes] float32.
     """
-    height, width = max(feature.shape[:2] for feature in schema.features)
+    height, width = max(feature.fixed_shape[:2] for feature in schema.features)
     inputs, channels = {}, []
     for feature in schema.features:
         name = feature.name

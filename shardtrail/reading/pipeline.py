@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import imagecodecs
 import numpy as np
 import tensorflow as tf
 
@@ -30,7 +31,8 @@ class Batch(NamedTuple):
     """Some samples; the last ones may be padding.
 
     Attributes:
-        bands: name -> [n, height, width] (the feature's shape) in the stored dtype.
+        bands: name -> [n, height, width] (the feature's shape) in the stored dtype. Encoded images come decoded, as
+            [n, height, width, channels]; without a declared size as ``tf.RaggedTensor``.
         labels: [n, classes] float32, 1 where the sample has the class.
         weight: [n] float32, 1 for a sample, 0 for padding.
         sample_id: [n] string; empty for padding.
@@ -57,7 +59,10 @@ class Parser:
     encoding: str
 
     def __call__(self, records: tf.Tensor) -> Batch:
-        """Parse serialised records of any shape [...] to a ``Batch`` of [..., *feature's shape]."""
+        """Parse serialised records of any shape [...] to a ``Batch`` of [..., *feature's shape].
+
+        Images without a declared size need records [n].
+        """
         spec: dict[str, Any] = {feature.name: self._stored(feature) for feature in self.features}
         spec["labels"] = tf.io.VarLenFeature(tf.int64)
         spec["sample_id"] = tf.io.FixedLenFeature([], tf.string)
@@ -68,25 +73,41 @@ class Parser:
             weight=tf.cast(parsed["sample_id"] != "", tf.float32),
             sample_id=parsed["sample_id"],
         )
+        if records.shape.rank == 1:
+            return batch
         reshaped: Batch = tf.nest.map_structure(
             lambda values: tf.reshape(values, [*records.shape, *values.shape[1:]]), batch
         )
         return reshaped
 
+    def require_fixed_shapes(self) -> None:
+        """Raises:
+        ConfigError: an image has no declared size, so that a batch is no tensor.
+        """
+        for feature in self.features:
+            _ = feature.fixed_shape
+
     def padding(self) -> bytes:
         """A record of zeros without a sample id, so of weight 0."""
-        arrays = {feature.name: np.zeros(feature.shape, feature.dtype) for feature in self.features}
-        raw = self.encoding == "raw"
-        stored = {name: [array.tobytes()] if raw else array.ravel() for name, array in arrays.items()}
+        stored = {feature.name: self._padding(feature) for feature in self.features}
         return encode_example({**stored, "labels": np.empty(0, np.int64), "sample_id": [b""]})
 
+    def _padding(self, feature: Feature) -> Any:
+        # An image without a declared size is one pixel. TensorFlow decodes a PNG in place of a JPEG, too.
+        zeros = np.zeros([length or 1 for length in feature.shape], feature.dtype)
+        if feature.format:
+            return [imagecodecs.png_encode(zeros)]
+        return [zeros.tobytes()] if self.encoding == "raw" else zeros.ravel()
+
     def _stored(self, feature: Feature) -> tf.io.FixedLenFeature:
-        if self.encoding == "raw":
+        if feature.format or self.encoding == "raw":
             return tf.io.FixedLenFeature([], tf.string)
         kind = tf.float32 if np.dtype(feature.dtype).kind == "f" else tf.int64
-        return tf.io.FixedLenFeature([int(np.prod(feature.shape))], kind)
+        return tf.io.FixedLenFeature([int(np.prod(feature.fixed_shape))], kind)
 
-    def _decode(self, feature: Feature, stored: tf.Tensor) -> tf.Tensor:
+    def _decode(self, feature: Feature, stored: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        if feature.format:
+            return _decode_images(feature, stored)
         dtype = tf.as_dtype(feature.dtype)
         if self.encoding == "raw":
             stored = tf.io.decode_raw(stored, dtype, little_endian=True)
@@ -98,6 +119,21 @@ class Parser:
         hot = tf.gather(tf.eye(self.classes), labels.values)
         counts = tf.math.unsorted_segment_sum(hot, labels.indices[:, 0], labels.dense_shape[0])
         return tf.minimum(counts, 1.0)
+
+
+def _decode_images(feature: Feature, contents: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+    """Encoded images [n] -> [n, height, width, channels], ragged where their size is not declared."""
+    fixed = None not in feature.shape
+    dtype = tf.as_dtype(feature.dtype)
+
+    def decode(content: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        # One operation for every format, as in tensorflow-datasets; of an animation the first frame.
+        pixels = tf.io.decode_image(content, feature.shape[2], dtype, expand_animations=False)
+        pixels = tf.ensure_shape(pixels, feature.shape)
+        return pixels if fixed else tf.RaggedTensor.from_tensor(pixels, ragged_rank=1)
+
+    spec = tf.TensorSpec(feature.shape, dtype) if fixed else tf.RaggedTensorSpec(feature.shape, dtype, ragged_rank=1)
+    return tf.map_fn(decode, contents, fn_output_signature=spec)
 
 
 def make_parser(dataset: Dataset, bands: Sequence[str] | None = None) -> Parser:
@@ -165,7 +201,11 @@ def global_batches(
         steps: global batches of the epoch.
         start: step to begin with.
         replicas: how many share the lanes.
+
+    Raises:
+        ConfigError: images have no declared size, so they are no tensors of one shape.
     """
+    parser.require_fixed_shapes()
     parts = [
         _padded(lane_records(files, lane, start * micro_batch), parser, micro_batch, steps - start) for lane in lanes
     ]

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtrail.errors import ConfigError, ShardError
+from shardtrail.records.encoded import image_fault
 from shardtrail.records.framing import MAX_PAYLOAD_BYTES, total_bytes
 from shardtrail.samples import Feature, Schema
 
@@ -46,7 +47,7 @@ def encode_sample(
     sample_id: str,
     label_indices: Sequence[int],
     texts: Sequence[str],
-    arrays: Mapping[str, Array],
+    arrays: Mapping[str, Array | bytes],
 ) -> bytes:
     """One sample as the payload of a record; see ``RecordEncoder``, which is faster for many."""
     return RecordEncoder(schema, encoding).encode(sample_id, label_indices, texts, arrays)
@@ -74,20 +75,23 @@ class RecordEncoder:
             raise ConfigError(
                 f"the layout's schema names {', '.join(twice)} twice, or uses a key that every record has"
             )
-        arrays = {feature.name: _Array(feature, _ENCODERS[encoding](feature)) for feature in schema.features}
+        arrays: dict[str, _Array | _Image] = {
+            feature.name: _Image(feature) if feature.format else _Array(feature, _ENCODERS[encoding](feature))
+            for feature in schema.features
+        }
         self._schema, self._label_key = schema, label_key
         # By code point, which is the order of the names' bytes.
         self._entries = [(name, arrays.get(name)) for name in sorted(names)]
         self._labels = lru_cache(maxsize=4096)(self._encode_labels)
 
     def encode(
-        self, sample_id: str, label_indices: Sequence[int], texts: Sequence[str], arrays: Mapping[str, Array]
+        self, sample_id: str, label_indices: Sequence[int], texts: Sequence[str], arrays: Mapping[str, Array | bytes]
     ) -> bytes:
         """One sample as the payload of a record: the parts of ``encode_parts`` in one piece."""
         return b"".join(self.encode_parts(sample_id, label_indices, texts, arrays))
 
     def encode_parts(
-        self, sample_id: str, label_indices: Sequence[int], texts: Sequence[str], arrays: Mapping[str, Array]
+        self, sample_id: str, label_indices: Sequence[int], texts: Sequence[str], arrays: Mapping[str, Array | bytes]
     ) -> list[Any]:
         """One sample as the payload of a record, in parts that follow one another: ``bytes``, and arrays as they are.
 
@@ -95,10 +99,11 @@ class RecordEncoder:
             sample_id: stored as ``sample_id``.
             label_indices: places in the vocabulary, stored as ``labels`` and by name as ``label_names``.
             texts: in the order of ``schema.texts``.
-            arrays: by feature name, each of its feature's dtype and shape.
+            arrays: by feature name, each of its feature's dtype and shape; of an encoded image its bytes.
 
         Raises:
-            ShardError: an array is absent or not as declared, or the record would be too large; names the sample.
+            ShardError: an array or image is absent or not as declared, or the record would be too large; the sample is
+                named.
         """
         others = {"sample_id": encode_feature("sample_id", [sample_id.encode()]), **self._labels(tuple(label_indices))}
         for name, text in zip(self._schema.texts, texts, strict=True):
@@ -108,7 +113,7 @@ class RecordEncoder:
             if array is None:
                 parts.append(others[name])
             else:
-                parts += array.encode(array.declared(arrays, sample_id))
+                parts += array.entry(arrays, sample_id)
         size = total_bytes(parts)
         if size > MAX_PAYLOAD_BYTES:
             raise ShardError(
@@ -161,17 +166,18 @@ Encode: TypeAlias = "Callable[[Array], list[Any]]"
 class _Array:
     """One declared array: its feature, and how it is written."""
 
-    __slots__ = ("_dtype", "_feature", "encode")
+    __slots__ = ("_dtype", "_encode", "_feature")
 
     def __init__(self, feature: Feature, encode: Encode) -> None:
-        self._feature, self._dtype, self.encode = feature, np.dtype(feature.dtype), encode
+        self._feature, self._dtype, self._encode = feature, np.dtype(feature.dtype), encode
 
-    def declared(self, arrays: Mapping[str, Array], sample_id: str) -> Array:
-        """The sample's array, once it is known to be as the schema says."""
+    def entry(self, arrays: Mapping[str, Array | bytes], sample_id: str) -> list[Any]:
+        """The sample's entry of this array, once it is known to be as the schema says."""
         feature = self._feature
         array = arrays.get(feature.name)
-        if array is None:
-            raise ShardError(f"sample {sample_id}: the layout decoded no array {feature.name}")
+        if not isinstance(array, np.ndarray):
+            found = "no array" if array is None else f"{type(array).__name__} for array"
+            raise ShardError(f"sample {sample_id}: the layout decoded {found} {feature.name}")
         # Another byte order is no other number: the encoder turns it.
         same = array.dtype == self._dtype or array.dtype.newbyteorder("=") == self._dtype
         if not same or array.shape != feature.shape:
@@ -179,7 +185,32 @@ class _Array:
                 f"sample {sample_id}: {feature.name} is declared {feature.dtype}{list(feature.shape)}, "
                 f"the layout decoded {array.dtype}{list(array.shape)}"
             )
-        return array
+        return self._encode(array)
+
+
+class _Image:
+    """One declared image that stays encoded."""
+
+    __slots__ = ("_feature",)
+
+    def __init__(self, feature: Feature) -> None:
+        self._feature = feature
+
+    def entry(self, arrays: Mapping[str, Array | bytes], sample_id: str) -> list[Any]:
+        """The sample's entry of this image, once its first bytes are known to be of the declared format: a head, then
+        the very bytes."""
+        feature = self._feature
+        content = arrays.get(feature.name)
+        if not isinstance(content, bytes):
+            found = "nothing" if content is None else type(content).__name__
+            raise ShardError(
+                f"sample {sample_id}: {feature.name} is declared as {feature.format}, kept as it is, so the layout's "
+                f"decode has to give the file's bytes (it gave {found})"
+            )
+        if fault := image_fault(feature, content):
+            raise ShardError(f"sample {sample_id}: {feature.name} {fault}")
+        value_head = b"\x0a" + _varint(len(content))
+        return [_entry_head(feature.name, _BYTES, len(value_head) + len(content)) + value_head, content]
 
 
 def _raw_encoder(feature: Feature) -> Encode:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from shardtrail.records.encoded import image_fault
 from shardtrail.records.example import decode_example, encode_example, encode_feature
 from shardtrail.samples import Feature, Schema
 
@@ -135,7 +136,8 @@ class RecordCheck:
 
 def _heads(declared: Declared, names: list[str]) -> list[tuple[str, bytes, int]]:
     """Every feature in stored order, with what precedes its value where that is constant, and the value's bytes."""
-    arrays = {f.name: f for f in declared.schema.features if declared.encoding == "raw" and 0 < f.nbytes < _LARGE}
+    plain = [f for f in declared.schema.features if declared.encoding == "raw" and not f.format]
+    arrays = {f.name: f for f in plain if 0 < f.nbytes < _LARGE}
     found = []
     for name in names:
         length = arrays[name].nbytes if name in arrays else 0
@@ -157,16 +159,25 @@ def _problems(declared: Declared) -> dict[str, Problem]:
 
 
 def _array(feature: Feature, encoding: str) -> Problem:
+    if feature.format:
+        return _image(feature)
     declared = f"{feature.dtype}{list(feature.shape)}"
     if encoding == "int64":
         kind = "float32" if np.dtype(feature.dtype).kind == "f" else "int64"
-        return _numbers(kind, int(np.prod(feature.shape, dtype=np.int64)), declared)
+        return _numbers(kind, int(np.prod(feature.fixed_shape, dtype=np.int64)), declared)
 
     def problem(stored: Stored, _: Mapping[str, Stored | None]) -> str:
         if said := _one_value(stored):
             return said
         size = len(stored.values()[0])
         return "" if size == feature.nbytes else f"has {size} bytes, expected {feature.nbytes} ({declared})"
+
+    return problem
+
+
+def _image(feature: Feature) -> Problem:
+    def problem(stored: Stored, _: Mapping[str, Stored | None]) -> str:
+        return _one_value(stored) or image_fault(feature, stored.values()[0])
 
     return problem
 

@@ -90,7 +90,7 @@ def _features(dataset: Dataset) -> dict[str, Any]:
         "labels": _sequence(_tensor(Feature("labels", "int64", ()), "none")),
         "label_names": _sequence(text),
         **dict.fromkeys(schema.texts, text),
-        **{f.name: _tensor(f, "bytes" if dataset.encoding == "raw" else "none") for f in schema.features},
+        **{f.name: _array(f, dataset.encoding) for f in schema.features},
     }
     if dataset.encoding == "int64" and schema.label_prefix:
         multi_hot = Feature("multi_hot", "int64", (len(schema.vocabulary),))
@@ -100,6 +100,18 @@ def _features(dataset: Dataset) -> dict[str, Any]:
         "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
         "featuresDict": {"features": dict(sorted(features.items()))},
     }
+
+
+def _array(feature: Feature, encoding: str) -> dict[str, Any]:
+    if not feature.format:
+        return _tensor(feature, "bytes" if encoding == "raw" else "none")
+    image = {
+        "shape": {"dimensions": ["-1" if size is None else str(size) for size in feature.shape]},
+        "dtype": feature.dtype,
+        # What it writes by; it reads every format that TensorFlow knows.
+        "encodingFormat": "" if feature.format == "encoded" else feature.format,
+    }
+    return {"pythonClassName": "tensorflow_datasets.core.features.image_feature.Image", "image": image}
 
 
 def _tensor(feature: Feature, encoding: str) -> dict[str, Any]:
