@@ -1,11 +1,14 @@
-"""The flows as users run them: a served deployment on a real Prefect server, failures, the Retry of the API."""
+"""The flows as users run them: a served deployment on a real Prefect server; failures, Cancel and Retry, kills."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from shardtrail.dataset import load_dataset
@@ -49,7 +53,7 @@ def served(folder: Path, code: Path) -> Iterator[httpx.Client]:
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.serve", "-C", str(folder)],
         cwd=code,
-        env=environment | {"PYTHONPATH": str(code)},
+        env=environment | {"PYTHONPATH": str(code), "PREFECT_RUNNER_POLL_FREQUENCY": "1"},
         stdout=log,
         stderr=subprocess.STDOUT,
     )
@@ -157,3 +161,106 @@ def test_retry_writes_exactly_the_shard_that_failed(folder: Path, code: Path) ->
         assert ended(api, again)["type"] == "COMPLETED"
         assert written(folder) == after
     assert load_dataset(folder / "data" / "dataset.json").samples["accepted"] == 60
+
+
+SLOW = """
+import logging
+import time
+from numbers_layout import Numbers
+
+class Slow(Numbers):
+    def decode(self, files, contents):
+        logging.getLogger("slow").warning("takes its time")
+        time.sleep(0.2)
+        return super().decode(files, contents)
+"""
+
+PARAMS = """
+source: {source}
+layout: slow_layout:Slow
+validate: {{split: {{by: sample}}}}
+shard: {{target_samples: 4}}
+compute: {{executor: {executor}, workers: 2}}
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """A working folder of about 24 shards, each of which takes a second to write."""
+    raw, root = tmp_path / "raw", tmp_path / "work"
+    raw.mkdir()
+    root.mkdir()
+    for number in range(96):
+        (raw / f"{number:03d}.json").write_text(json.dumps({"numbers": [number]}))
+    shutil.copy(Path(__file__).parent / "numbers_layout.py", root)
+    (root / "slow_layout.py").write_text(SLOW)
+    return root
+
+
+def use(executor: str, folder: Path) -> None:
+    """Have the folder's next run use that executor."""
+    (folder / "params.yaml").write_text(PARAMS.format(source=folder.parent / "raw", executor=executor))
+
+
+def running(folder: Path) -> list[psutil.Process]:
+    """The process of a run and all below it, once it has written a shard more: the run itself first."""
+    before = len(written(folder))
+    _await(lambda: len(written(folder)) > before, 120)
+    runs = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if "prefect.engine" in process.cmdline() or "prefect.flow_engine" in process.cmdline()
+    ]
+    assert len(runs) == 1
+    return [*runs, *runs[0].children(recursive=True)]
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    assert len(processes) >= 3
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert alive == []
+
+
+def messages(api: httpx.Client, run: str) -> list[str]:
+    """The run's log, as the UI shows it."""
+    query = {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200}
+    return [line["message"] for line in api.post("/logs/filter", json=query).raise_for_status().json()]
+
+
+@pytest.mark.timeout(600)
+def test_a_run_cancelled_or_killed_goes_on_where_it_stopped(slow: Path, code: Path) -> None:
+    """With either executor, Cancel ends the run and all its processes in mid-shard; so does kill -9 of the run, which
+    then counts as crashed; a worker killed in mid-shard fails nothing. What was written is never written again, and
+    what workers log stands in the run's log with the shard's address."""
+    use("process", slow)
+    kept = [written(slow)]
+    with served(slow, code) as api:
+        for executor in ("process", "dask"):
+            use(executor, slow)
+            run = start(api, "rebuild")
+            family = running(slow)
+            api.post(f"/flow_runs/{run}/set_state", json={"state": {"type": "CANCELLING"}}).raise_for_status()
+            assert ended(api, run)["type"] == "CANCELLED"
+            assert_gone(family)
+            kept.append(written(slow))
+
+        run = start(api, "rebuild")
+        family = running(slow)
+        family[0].send_signal(signal.SIGKILL)
+        assert ended(api, run)["type"] == "CRASHED"
+        assert_gone(family)
+        kept.append(written(slow))
+
+        use("process", slow)
+        retry(api, run)
+        family = running(slow)
+        next(process for process in family if "spawn_main" in " ".join(process.cmdline())).kill()
+        state = ended(api, run, 2)
+        assert state["type"] == "COMPLETED", state["message"]
+        assert_gone(family)
+        line = _await(lambda: next((one for one in messages(api, run) if "takes its time" in one), ""), 30)
+    assert re.fullmatch(r"(train|validation|test)-\d+: takes its time( \(\d+ times\))?", line)
+    kept.append(written(slow))
+    assert all(before.items() < after.items() for before, after in itertools.pairwise(kept))
+    assert len(kept[-1]) == len(load_dataset(slow / "data" / "dataset.json").shards)
+    assert list(slow.rglob("*.tmp")) == []
