@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from shardtrail.dataset import SPLITS, schema_to_json
 from shardtrail.errors import ConfigError
 from shardtrail.files import canonical_json
 from shardtrail.manifest import PLAN as PLAN_SCHEMA
-from shardtrail.manifest import manifest_schema, read_table, stored_digest
+from shardtrail.manifest import manifest_schema, read_pieces, stored_digest
 from shardtrail.planning.cut import exact_cuts, landmark_keys, stable_cuts
 from shardtrail.planning.grid import COORDINATES, cells
 from shardtrail.records.example import ENCODING_VERSION
@@ -42,25 +43,25 @@ _BATCH = 1 << 17
 _LARGE = 2**31
 """Bytes of strings that one Arrow array with 32-bit offsets cannot hold."""
 
-Indices = npt.NDArray[np.int64]
+_SPAN = 1 << 22
+"""Rows that are in memory with all their columns at once: larger manifests are read once more for each span."""
 
-Columns = dict[str, pa.Array]
-"""The manifest's columns by name, a single piece each. What is used for the last time is taken out, and so freed."""
+Indices = npt.NDArray[np.int64]
+Ranks = npt.NDArray[np.int32]
+
+Read = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
+"""Some columns of a manifest, piece by piece, as often as asked."""
 
 
 def plan_manifest(path: Path, params: ShardParams) -> pa.Table:
-    """``make_plan`` of ``data/manifest.parquet``, of which only the columns that a plan needs are read.
+    """``make_plan`` of ``data/manifest.parquet``, which is never in memory as a whole.
 
     Raises:
         ConfigError: see ``read_table`` and ``make_plan``.
     """
     stored_digest(path)  # says what is wrong with a file that is none of ours
     columns = pq.read_schema(path)
-    _check_columns(columns, params.group)
-    samples = read_table(path, _wanted(columns, params.group))
-    schema, owned = manifest_schema(samples), dict(zip(samples.column_names, samples.columns, strict=True))
-    del samples
-    return _plan(owned, schema, params)
+    return _plan(partial(read_pieces, path), columns, manifest_schema(columns.empty_table()), params)
 
 
 def make_plan(manifest: pa.Table, schema: Schema, params: ShardParams) -> pa.Table:
@@ -78,64 +79,108 @@ def make_plan(manifest: pa.Table, schema: Schema, params: ShardParams) -> pa.Tab
         ConfigError: the manifest lacks a column or names a sample twice, the group is no column of it, a coordinate is
             none, or two shards would bear one name.
     """
-    _check_columns(manifest.schema, params.group)
-    return _plan({name: manifest[name] for name in _wanted(manifest.schema, params.group)}, schema, params)
+    return _plan(lambda names: manifest.select(names).to_batches(), manifest.schema, schema, params)
 
 
-def _plan(manifest: dict[str, pa.ChunkedArray], schema: Schema, params: ShardParams) -> pa.Table:
-    """The plan of these columns, which are given up."""
-    columns = _by_id(manifest)
-    group_ranks, groups = _group_ranks(columns, params)
-    split_ranks = _split_ranks(columns["split"])
-    draws, cut_keys = sample_keys(columns["sample_id"], params.seed)
-    within: npt.NDArray[Any] = draws
-    if params.order == "natural":
-        within = _ranked(columns["acquired"])[0] if "acquired" in columns else np.zeros_like(draws)
-    # lexsort is stable, and rows are in the order of their ids: that settles ties.
-    order = np.lexsort((within, group_ranks, split_ranks))
-    split_ranks, group_ranks = split_ranks[order], group_ranks[order]
-
-    sizes = columns["bytes"].to_numpy()[order]
-    cut_sizes = sizes if params.target_samples is None else np.ones(len(order), np.int64)
-    sections = _section_bounds(split_ranks, group_ranks)
-    ends = _cuts(cut_sizes, draws[order], cut_keys[order] if params.order == "natural" else None, sections, params)
+def _plan(read: Read, manifest: pa.Schema, schema: Schema, params: ShardParams) -> pa.Table:
+    """The plan of the manifest that ``read`` reads."""
+    _check_columns(manifest, params.group)
+    rows, sizes, splits, groups, ends = _shared_out(read, manifest, params)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends
-    splits = [SPLITS[rank] for rank in split_ranks[starts]]
-    in_groups = [groups[rank] for rank in group_ranks[starts]]
-    del within, draws, cut_keys, cut_sizes, split_ranks, group_ranks
-    fingerprints = _fingerprints(columns, order, ends, schema, params.encoding)
-    sample_ids, digests = columns.pop("sample_id"), columns.pop("digest")
-    columns.clear()
 
+    hashes = _Fingerprints(ends, schema, params.encoding)
+    sample_ids, digests = [], []
+    for sample_id, digest, labels, texts in _in_order(read, rows):
+        hashes.update(*_lines(sample_id, digest, labels, texts))
+        sample_ids.append(sample_id.cast(pa.string()))
+        digests.append(digest.cast(pa.string()))
     of_shard = np.repeat(np.arange(len(ends), dtype=np.int32), ends - starts)
-    records = (np.arange(len(order)) - starts[of_shard]).astype(np.int32)
-    in_order = _taken(sample_ids, order)
-    del sample_ids
-    digests = _taken(digests, order)
+    records = (np.arange(len(rows)) - starts[of_shard]).astype(np.int32)
+    del rows
 
     def for_each_record(values: Sequence[str]) -> pa.ChunkedArray:
-        return _taken(pa.array(values, pa.string()), of_shard)
+        each = pa.array(values, pa.string())
+        batches = (pa.array(of_shard[start : start + _BATCH]) for start in range(0, len(of_shard), _BATCH))
+        return pa.chunked_array([each.take(batch) for batch in batches], pa.string())
 
     return pa.table(
         {
             "address": for_each_record(_addresses(splits)),
-            "shard": for_each_record(shard_names(splits, fingerprints)),
-            "fingerprint": for_each_record(fingerprints),
+            "shard": for_each_record(shard_names(splits, hashes.of_shards)),
+            "fingerprint": for_each_record(hashes.of_shards),
             "split": for_each_record(splits),
-            "group": for_each_record(in_groups),
+            "group": for_each_record(groups),
             "record": pa.array(records),
-            "sample_id": in_order,
-            "digest": digests,
+            "sample_id": pa.chunked_array(sample_ids, pa.string()),
+            "digest": pa.chunked_array(digests, pa.string()),
             "bytes": pa.array(sizes),
         },
         schema=PLAN_SCHEMA,
     )
 
 
-def _taken(values: pa.Array, rows: npt.NDArray[np.integer[Any]]) -> pa.ChunkedArray:
-    """Strings by row number, in pieces that stay below what one Arrow array can hold."""
-    batches = (pa.array(rows[start : start + _BATCH]) for start in range(0, len(rows), _BATCH))
-    return pa.chunked_array([values.take(batch).cast(pa.string()) for batch in batches], pa.string())
+def _shared_out(
+    read: Read, manifest: pa.Schema, params: ShardParams
+) -> tuple[Indices, Indices, list[str], list[str], Indices]:
+    """Group, order and cut.
+
+    Returns:
+        [sample] the manifest's rows in plan order and their nominal bytes; [shard] split, group and the place after the
+        last sample.
+    """
+    columns = _whole(read, manifest, ("sample_id", "split", "bytes", *_keys(manifest, params)))
+    rows = _by_id(columns)
+    group_ranks, groups = _group_ranks(columns, params)
+    split_ranks = _split_ranks(columns["split"])
+    draws, cut_keys = sample_keys(columns["sample_id"], params.seed)
+    sizes = columns["bytes"].to_numpy()
+    within: npt.NDArray[Any] = draws
+    if params.order == "natural":
+        within = _ranked(columns["acquired"])[0] if "acquired" in columns else np.zeros_like(draws)
+    columns.clear()
+    # Rows are in the order of their ids: that settles ties. Small numbers are sorted by radix.
+    section = split_ranks * len(groups) + group_ranks
+    order = np.argsort(within, kind="stable")
+    order = order[np.argsort(section[order].astype(np.min_scalar_type(len(SPLITS) * len(groups))), kind="stable")]
+    split_ranks, group_ranks, sizes = split_ranks[order], group_ranks[order], sizes[order]
+
+    cut_sizes = sizes if params.target_samples is None else np.ones(len(order), np.int64)
+    sections = _section_bounds(section[order])
+    ends = _cuts(cut_sizes, draws[order], cut_keys[order] if params.order == "natural" else None, sections, params)
+    last = ends - 1
+    return (
+        order if rows is None else rows[order],
+        sizes,
+        [SPLITS[rank] for rank in split_ranks[last]],
+        [groups[rank] for rank in group_ranks[last]],
+        ends,
+    )
+
+
+def _in_order(read: Read, rows: Indices) -> Iterator[tuple[pa.Array, pa.Array, pa.Array, pa.Array]]:
+    """Id, digest, labels and texts of the samples in plan order, ``_BATCH`` at a time."""
+    names = ("sample_id", "digest", "labels", "texts")
+    place = np.empty(len(rows), np.int64)
+    place[rows] = np.arange(len(rows))
+    for first in range(0, len(rows), _SPAN):
+        picked: dict[str, list[pa.Array]] = {name: [] for name in names}
+        places, row = [], 0
+        for piece in read(names):
+            here = place[row : row + len(piece)] - first
+            row += len(piece)
+            inside = (here >= 0) & (here < _SPAN)
+            places.append(here[inside])
+            for name in names:
+                column = _complete(name, piece[name])
+                picked[name].append(column if inside.all() else column.filter(pa.array(inside)))
+        span = [_one_piece(picked[name], picked.pop(name)[0].type) for name in names]
+        where = np.empty(len(span[0]), np.int64)
+        where[np.concatenate(places)] = np.arange(len(where))
+        for start in range(0, len(where), _BATCH):
+            batch = pa.array(where[start : start + _BATCH])
+            sample_id, digest, labels, texts = (column.take(batch) for column in span)
+            yield sample_id, digest, labels, texts
+        del span  # before the next one is read
 
 
 def sample_keys(ids: pa.Array, seed: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
@@ -196,38 +241,51 @@ def _check_columns(schema: pa.Schema, group: str) -> None:
         raise ConfigError(f"shard.group: the manifest has no column {group!r}; use none, grid, {', '.join(usable)}")
 
 
-def _wanted(schema: pa.Schema, group: str) -> list[str]:
-    """The columns that a plan needs, of those that there are."""
-    keys = COORDINATES if group == "grid" else (group,)
-    return [name for name in dict.fromkeys((*_NEEDED, "acquired", *keys)) if name in schema.names]
+def _keys(manifest: pa.Schema, params: ShardParams) -> list[str]:
+    """The columns that group and order go by, of those that there are."""
+    keys = COORDINATES if params.group == "grid" else (params.group,)
+    wanted = (*keys, "acquired") if params.order == "natural" else keys
+    return [name for name in dict.fromkeys(wanted) if name in manifest.names and name != "split"]
 
 
-def _by_id(columns: dict[str, pa.ChunkedArray]) -> Columns:
-    """The columns in one piece each, rows in the byte order of the sample ids; ``columns`` is emptied on the way."""
-    whole: Columns = {}
-    for name in list(columns):
-        if name in _NEEDED and columns[name].null_count:
-            raise ConfigError(f"the manifest has no (complete) column {name}; make it again: run --until validate")
-        whole[name] = _one_piece(columns.pop(name))
-    if not _ascending(whole["sample_id"]):
-        order = pc.sort_indices(whole["sample_id"])
-        for name in whole:
-            whole[name] = whole[name].take(order)
-        if not _ascending(whole["sample_id"]):
-            twice = next(row for row in pc.value_counts(whole["sample_id"]) if row["counts"].as_py() > 1)
-            raise ConfigError(f"the manifest names sample {twice['values']} twice; make it again: run --until validate")
-    return whole
+def _whole(read: Read, manifest: pa.Schema, names: Sequence[str]) -> dict[str, pa.Array]:
+    """Columns in one piece each."""
+    pieces: dict[str, list[pa.Array]] = {name: [] for name in names}
+    for batch in read(names):
+        for name in names:
+            pieces[name].append(_complete(name, batch[name]))
+    return {name: _one_piece(pieces.pop(name), manifest.field(name).type) for name in names}
 
 
-def _one_piece(column: pa.ChunkedArray) -> pa.Array:
-    """A column's chunks as one array; strings of more than 2 GiB need 64-bit offsets for that."""
-    if column.nbytes >= _LARGE:
-        if pa.types.is_string(column.type):
-            column = column.cast(pa.large_string())
-        elif pa.types.is_list(column.type):
-            inner = pa.large_string() if pa.types.is_string(column.type.value_type) else column.type.value_type
-            column = column.cast(pa.large_list(inner))
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+def _complete(name: str, column: pa.Array) -> pa.Array:
+    """The column; keys to group or order by may have nulls, which count as empty."""
+    if column.null_count and name in _NEEDED:
+        raise ConfigError(f"the manifest has no (complete) column {name}; make it again: run --until validate")
+    return column
+
+
+def _one_piece(pieces: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    """Pieces of a column as one array; strings of 2 GiB and more need 64-bit offsets for that."""
+    if sum(piece.nbytes for piece in pieces) >= _LARGE:
+        if pa.types.is_string(kind):
+            pieces = [piece.cast(pa.large_string()) for piece in pieces]
+        elif pa.types.is_list(kind):
+            inner = pa.large_string() if pa.types.is_string(kind.value_type) else kind.value_type
+            pieces = [piece.cast(pa.large_list(inner)) for piece in pieces]
+    return pa.concat_arrays(pieces) if pieces else pa.array([], kind)
+
+
+def _by_id(columns: dict[str, pa.Array]) -> Indices | None:
+    """Bring the columns into the byte order of the sample ids; the manifest's rows in it, None where it is theirs."""
+    if _ascending(columns["sample_id"]):
+        return None
+    rows = pc.sort_indices(columns["sample_id"])
+    for name in columns:
+        columns[name] = columns[name].take(rows)
+    if not _ascending(columns["sample_id"]):
+        twice = next(row for row in pc.value_counts(columns["sample_id"]) if row["counts"].as_py() > 1)
+        raise ConfigError(f"the manifest names sample {twice['values']} twice; make it again: run --until validate")
+    return np.asarray(rows, np.int64)
 
 
 def _ascending(ids: pa.Array) -> bool:
@@ -235,7 +293,7 @@ def _ascending(ids: pa.Array) -> bool:
     return len(ids) < 2 or bool(pc.all(pc.less(ids[:-1], ids[1:])).as_py())
 
 
-def _ranked(column: pa.Array) -> tuple[npt.NDArray[np.int32], list[str]]:
+def _ranked(column: pa.Array) -> tuple[Ranks, list[str]]:
     """Each row's place among the distinct values in byte order, and those values; null counts as empty."""
     encoded = column.fill_null("").dictionary_encode()
     order = pc.sort_indices(encoded.dictionary).to_numpy()
@@ -244,7 +302,7 @@ def _ranked(column: pa.Array) -> tuple[npt.NDArray[np.int32], list[str]]:
     return ranks[encoded.indices.to_numpy()], encoded.dictionary.take(order).to_pylist()
 
 
-def _group_ranks(columns: Columns, params: ShardParams) -> tuple[npt.NDArray[np.int32], list[str]]:
+def _group_ranks(columns: dict[str, pa.Array], params: ShardParams) -> tuple[Ranks, list[str]]:
     """Each row's group, as its place among all groups by name."""
     if params.group == "none":
         return np.zeros(len(columns["sample_id"]), np.int32), [""]
@@ -254,7 +312,7 @@ def _group_ranks(columns: Columns, params: ShardParams) -> tuple[npt.NDArray[np.
     return _ranked(columns[params.group])
 
 
-def _split_ranks(column: pa.Array) -> npt.NDArray[np.int32]:
+def _split_ranks(column: pa.Array) -> Ranks:
     ranks, names = _ranked(column)
     unknown = sorted(set(names) - set(SPLITS))
     if unknown:
@@ -262,10 +320,9 @@ def _split_ranks(column: pa.Array) -> npt.NDArray[np.int32]:
     return np.array([SPLITS.index(name) for name in names], np.int32)[ranks]
 
 
-def _section_bounds(split_ranks: npt.NDArray[np.int32], group_ranks: npt.NDArray[np.int32]) -> Indices:
+def _section_bounds(section: npt.NDArray[np.integer[Any]]) -> Indices:
     """Edges of the runs of equal split and group: no shard crosses one."""
-    changes = (np.diff(split_ranks) != 0) | (np.diff(group_ranks) != 0)
-    return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(split_ranks)]]).astype(np.int64)
+    return np.concatenate([[0], np.flatnonzero(np.diff(section)) + 1, [len(section)]]).astype(np.int64)
 
 
 def _cuts(
@@ -289,41 +346,42 @@ def _cuts(
     return np.array(ends, np.int64)
 
 
-def _fingerprints(columns: Columns, order: Indices, ends: Indices, schema: Schema, encoding: str) -> list[str]:
+class _Fingerprints:
     """sha256 of all that a shard's bytes depend on: encoding, schema and its samples in order."""
-    head = {"encoding": {"name": encoding, "version": ENCODING_VERSION}, "schema": schema_to_json(schema)}
-    fresh = hashlib.sha256(canonical_json(head) + b"\n")
-    fingerprints: list[str] = []
-    current, row = fresh.copy(), 0
-    for offsets, content in _lines(columns, order):
-        first, last = row, row + len(offsets) - 1
-        while row < last:
-            end = int(ends[len(fingerprints)])
+
+    def __init__(self, ends: Indices, schema: Schema, encoding: str) -> None:
+        head = {"encoding": {"name": encoding, "version": ENCODING_VERSION}, "schema": schema_to_json(schema)}
+        self._ends = ends
+        self._fresh = hashlib.sha256(canonical_json(head) + b"\n")
+        self._current = self._fresh.copy()
+        self._row = 0
+        self.of_shards: list[str] = []
+        """[shard] of those that are complete."""
+
+    def update(self, offsets: Indices, content: memoryview) -> None:
+        """Add the next samples' lines, which ``offsets`` tell apart."""
+        first, last = self._row, self._row + len(offsets) - 1
+        while self._row < last:
+            end = int(self._ends[len(self.of_shards)])
             upto = min(last, end)
-            current.update(content[offsets[row - first] : offsets[upto - first]])
-            row = upto
-            if row == end:
-                fingerprints.append(current.hexdigest())
-                current = fresh.copy()
-    return fingerprints
+            self._current.update(content[offsets[self._row - first] : offsets[upto - first]])
+            self._row = upto
+            if upto == end:
+                self.of_shards.append(self._current.hexdigest())
+                self._current = self._fresh.copy()
 
 
-def _lines(columns: Columns, order: Indices) -> Iterator[tuple[Indices, memoryview]]:
-    """One line a sample in plan order: id, digest, labels and texts; as offsets and content, batch by batch.
+def _lines(sample_id: pa.Array, digest: pa.Array, labels: pa.Array, texts: pa.Array) -> tuple[Indices, memoryview]:
+    """One line a sample of id, digest, labels and texts; as offsets and content.
 
     Every string is preceded by its length, so that no two samples give one line.
     """
-    for start in range(0, len(order), _BATCH):
-        rows = pa.array(order[start : start + _BATCH])
-        sample_id, digest, labels, texts = (
-            columns[name].take(rows) for name in ("sample_id", "digest", "labels", "texts")
-        )
-        label_list = _join(labels, labels.flatten().cast(pa.string()))
-        text_list = _join(texts, _with_length(texts.flatten()))
-        lines = pc.binary_join_element_wise(_with_length(sample_id), digest, label_list, text_list, "\t")
-        lines = pc.binary_join_element_wise(lines, "", "\n").cast(pa.large_string())
-        _, offsets, content = lines.buffers()
-        yield np.frombuffer(offsets, np.int64)[: len(lines) + 1], memoryview(content)
+    label_list = _join(labels, labels.flatten().cast(pa.string()))
+    text_list = _join(texts, _with_length(texts.flatten()))
+    lines = pc.binary_join_element_wise(_with_length(sample_id), digest, label_list, text_list, "\t")
+    lines = pc.binary_join_element_wise(lines, "", "\n").cast(pa.large_string())
+    _, offsets, content = lines.buffers()
+    return np.frombuffer(offsets, np.int64)[: len(lines) + 1], memoryview(content)
 
 
 def _with_length(strings: pa.Array) -> pa.Array:

@@ -120,8 +120,8 @@ def update_plan(job: Job) -> str:
     Raises:
         ConfigError: there is no manifest, or it has no column to group by.
     """
-    from shardtrail.manifest import manifest_schema, read_manifest, stored_digest, write_table
-    from shardtrail.planning import make_plan
+    from shardtrail.manifest import stored_digest, write_table
+    from shardtrail.planning import plan_manifest
 
     folder, params = job.folder, job.config.shard
     inputs = hashlib.sha256(
@@ -132,8 +132,7 @@ def update_plan(job: Job) -> str:
         digest = stored_digest(folder.plan)
         if json.loads(state.read_bytes()) == {"inputs": inputs, "plan": digest, "md5": file_md5(folder.plan)}:
             return digest
-    manifest = read_manifest(folder.manifest)
-    write_table(folder.plan, make_plan(manifest, manifest_schema(manifest), params))
+    write_table(folder.plan, plan_manifest(folder.manifest, params))
     digest = stored_digest(folder.plan)
     write_atomic(state, to_json({"inputs": inputs, "plan": digest, "md5": file_md5(folder.plan)}))
     return digest
