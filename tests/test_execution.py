@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 import worker_units
@@ -124,3 +125,25 @@ def test_task_runs_give_what_the_plain_mapper_gives(tasks: list[Task], failing: 
     with process_pool(2) as pool:
         plain = list(run_units("test", worker_units.work, [(str(n), task) for n, task in enumerate(tasks)], pool))
     assert {o.label: o.error for o in plain} == {o.label: o.error for o in outcomes}
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_thousand_units_are_few_task_runs_that_the_server_all_records() -> None:
+    """Whatever the number of units, at most ``MOST_RUNS`` task runs and the stage's own, none lost on the way, and
+    every failed unit is named."""
+    from tasks.mapping import MOST_RUNS
+
+    before = recorded()
+    outcomes = in_flow([Task("raise") if number % 27 == 26 else Task("work") for number in range(1000)])
+    assert len({outcome.label for outcome in outcomes}) == len(outcomes) == 1000
+    assert {outcome.label for outcome in outcomes if outcome.error} == {str(n) for n in range(26, 1000, 27)}
+    deadline = time.monotonic() + 30
+    while recorded() < before + MOST_RUNS + 1 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert recorded() == before + MOST_RUNS + 1
+
+
+def recorded() -> int:
+    """Task runs that the server knows of."""
+    answer = httpx.post(os.environ["PREFECT_API_URL"] + "/task_runs/count", json={}, timeout=30)
+    return int(answer.raise_for_status().text)
