@@ -36,6 +36,10 @@ def page(text: str) -> str:
     if kept.exists():
         result = json.loads(kept.read_text())
         text = replaced(text, "deep_check", [*_checking(result), "", *_setting(result)])
+    kept = HERE / "orchestration" / "result.json"
+    if kept.exists():
+        result = json.loads(kept.read_text())
+        text = replaced(text, "orchestration", [*_orchestrated(result), "", *_setting(result)])
     return text
 
 
@@ -98,6 +102,32 @@ def _checking(result: Mapping[str, Any]) -> list[str]:
         cells = [f"{row['gb_per_second']:.2f}", f"{found[0]:.2f} to {found[-1]:.2f}", f"{ratio:.2f}", row["notices"]]
         lines.append(_line([name, *cells]))
     return lines
+
+
+def _orchestrated(result: Mapping[str, Any]) -> list[str]:
+    failed, killed = result["failed"], result["killed"]
+    rows = [
+        ("run ended as", failed["ended"].lower(), killed["ended"].lower()),
+        ("shards missing then, of all", *(f"{one['missing']:,} of {result['shards']:,}" for one in (failed, killed))),
+        (
+            "of these named by the run's state, by `status`",
+            f"{failed['named_by_state']}, {failed['named_by_status']}",
+            "",
+        ),
+        ("task runs recorded, all stages", f"{failed['task_runs']:,}", ""),
+        ("shards that the recorded task runs cover", f"{failed['shards_in_task_runs']:,}", ""),
+        ("shards written by the retry", f"{failed['written_by_retry']:,}", f"{killed['written_by_retry']:,}"),
+        ("shards written again by the retry", f"{failed['written_again']:,}", f"{killed['written_again']:,}"),
+        ("digest as without Prefect", *("yes" if one["same_digest"] else "**no**" for one in (failed, killed))),
+    ]
+    alone, on_prefect = result["seconds_without"]["shard"], failed["shard_seconds"]
+    return [
+        _line(["", f"{result['failures']} raw files vanish", "killed in the middle"]),
+        _line(["---", "---:", "---:"]),
+        *map(_line, rows),
+        "",
+        f"The stage `shard` took {on_prefect:,.0f} s on Prefect and {alone:,.0f} s without.",
+    ]
 
 
 def _busy(result: Mapping[str, Any]) -> bool:

@@ -20,10 +20,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, machine
+from benchmarks.contest import keep, say, started
+from benchmarks.measure import ROOT
 from benchmarks.orchestration.layout import make
 from benchmarks.orchestration.server import Served, by_stage, served, wait_for
 
@@ -41,14 +43,18 @@ def main() -> None:
     options = parser.parse_args()
     scratch = options.scratch or Path(tempfile.mkdtemp(prefix="orchestration-"))
     try:
-        result = _measure(scratch, options.shards, options.failures) | {"machine": machine(scratch)}
+        result = {
+            "machine": started(scratch),
+            "versions": {".venv": {name: version(name) for name in ("prefect", "sqlalchemy")}},
+            "shards": options.shards,
+            "failures": options.failures,
+            **_measure(scratch, options.shards, options.failures),
+        }
     finally:
         if options.scratch is None:
             shutil.rmtree(scratch, ignore_errors=True)
-    result = {"shards": options.shards, "failures": options.failures} | result
-    text = json.dumps(result, indent=1)
-    print(text)
-    (Path(__file__).parent / "result.json").write_text(text + "\n")
+    print(json.dumps(result, indent=1))
+    keep(Path(__file__).parent / "result.json", result)
 
 
 def _measure(scratch: Path, shards: int, failures: int) -> dict[str, Any]:
@@ -60,32 +66,35 @@ def _measure(scratch: Path, shards: int, failures: int) -> dict[str, Any]:
     _say("a build without Prefect")
     seconds = json.loads(_python(local, code, "benchmarks.orchestration.local"))
     digest = _digest(local)
-    failed = _failed(scratch, code, failures, digest, seconds)
-    killed = _killed(scratch, code, failures, digest)
-    return {"seconds without Prefect": seconds, "failed, then retried": failed, "killed, then retried": killed}
+    return {
+        "seconds_without": {stage: round(value, 1) for stage, value in seconds.items()},
+        "failed": _failed(scratch, code, failures, digest),
+        "killed": _killed(scratch, code, failures, digest),
+    }
 
 
-def _failed(scratch: Path, code: Path, failures: int, digest: str, local: dict[str, float]) -> dict[str, Any]:
-    """37 shards fail; the retry writes them and no other."""
+def _failed(scratch: Path, code: Path, failures: int, digest: str) -> dict[str, Any]:
+    """Some shards fail; the retry writes them and no other."""
     folder = _folder(scratch / "failed", scratch / "raw", code)
     with served(folder, code) as server:
         run = server.start()
         _say("a build on Prefect, raw files vanish")
         with _vanished(folder, scratch, failures) as lost:
-            result = _ended_with(server, run, 1, folder, code, lost)
+            state, message = server.ended(run, 1)
+        status = json.loads(_python(folder, code, "flows.cli", "status", "--json"))
         runs = server.task_runs(run)
-        named = sum(_units(one["name"]) for one in runs if one["name"].startswith("shard "))
-        shard = next(one for one in runs if one["name"] == "shard")
-        overhead = shard["total_run_time"] - local["shard"]
-        result |= {
-            "task runs recorded": len(runs),
-            "by stage": by_stage(runs),
-            "shards in the recorded task runs": named,
-            "seconds of the shard stage": round(shard["total_run_time"], 1),
-            "orchestration seconds": round(overhead, 1),
-            "orchestration share": round(overhead / local["shard"], 4),
+        in_runs = sum(_units(one["name"]) for one in runs if one["name"].startswith("shard "))
+        result = {
+            "ended": state,
+            "missing": len(_planned(folder)) - len(_written(folder)),
+            "named_by_state": sum(address in message for address in lost),
+            "named_by_status": len(lost.intersection(one["shard"] for one in status["failed"])),
+            "task_runs": len(runs),
+            "task_runs_by_stage": by_stage(runs),
+            "shards_in_task_runs": in_runs,
+            "shard_seconds": round(next(one["total_run_time"] for one in runs if one["name"] == "shard"), 1),
         }
-        return result | _retried(server, run, 2, folder, code, digest)
+        return result | _retried(server, run, folder, code, digest)
 
 
 def _killed(scratch: Path, code: Path, failures: int, digest: str) -> dict[str, Any]:
@@ -98,42 +107,27 @@ def _killed(scratch: Path, code: Path, failures: int, digest: str) -> dict[str, 
             planned = len(_planned(folder))
             wait_for(lambda: len(_written(folder)) >= planned // 2, 3600)
             server.kill()
-            began = time.monotonic()
             state, _ = server.ended(run, 1, 600)
-            shown = time.monotonic() - began
-        missing = planned - len(_written(folder))
-        result = {"ended": state, "seconds until the server said so": round(shown, 1), "shards missing": missing}
-        return result | _retried(server, run, 2, folder, code, digest)
+        result = {"ended": state, "missing": planned - len(_written(folder))}
+        return result | _retried(server, run, folder, code, digest)
 
 
-def _ended_with(server: Served, run: str, attempt: int, folder: Path, code: Path, lost: set[str]) -> dict[str, Any]:
-    state, message = server.ended(run, attempt)
-    status = json.loads(_python(folder, code, "flows.cli", "status", "--json"))
-    failed = {one["shard"] for one in status["failed"]}
-    return {
-        "ended": state,
-        "named by the run's state": sum(address in message for address in lost),
-        "named by status": len(failed & lost) if failed == lost else f"{len(failed)}, not {len(lost)}",
-        "written": len(_written(folder)),
-    }
-
-
-def _retried(server: Served, run: str, attempt: int, folder: Path, code: Path, digest: str) -> dict[str, Any]:
+def _retried(server: Served, run: str, folder: Path, code: Path, digest: str) -> dict[str, Any]:
     """The files are back; the code of writer and tasks is other than it was."""
     before = _written(folder)
     for edited in ("shardtrail/sharding/write.py", "tasks/mapping.py"):
         with (code / edited).open("a") as file:
-            file.write(f"# edited before attempt {attempt}\n")
+            file.write("# edited before the retry\n")
     _say("files are back, code is edited; retried")
     server.retry(run)
-    state, message = server.ended(run, attempt)
+    state, message = server.ended(run, 2)
     after = _written(folder)
     if state != "COMPLETED":
         raise SystemExit(message)
     return {
-        "written by the retry": len(after.keys() - before.keys()),
-        "written again by the retry": sum(after[name] != inode for name, inode in before.items()),
-        "digest as without Prefect": _digest(folder) == digest,
+        "written_by_retry": len(after.keys() - before.keys()),
+        "written_again": sum(after.get(name) != inode for name, inode in before.items()),
+        "same_digest": _digest(folder) == digest,
     }
 
 
@@ -198,7 +192,7 @@ def _units(name: str) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+    say(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 if __name__ == "__main__":
