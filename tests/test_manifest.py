@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtrail.errors import ConfigError
+from shardtrail.files import replacing
 from shardtrail.folder import Folder
 from shardtrail.manifest import (
     INVENTORY,
@@ -101,6 +102,19 @@ def test_unknown_values_are_refused():
     """A null has no place in a table of ours and is refused by its column."""
     with pytest.raises(ValueError, match="column a"):
         rows_digest(pa.table({"a": pa.array(["x", None])}))
+
+
+def test_a_replaced_file_is_whole_or_the_old_one(tmp_path):
+    """While it is written, and after a failure, the old content stands under the name and nothing else is left."""
+    path = tmp_path / "new" / "file"
+    with replacing(path) as file:
+        file.write(b"old")
+    with pytest.raises(RuntimeError, match="half"), replacing(path) as file:
+        file.write(b"ne")
+        file.flush()
+        assert path.read_bytes() == b"old" and len(list(path.parent.iterdir())) == 2
+        raise RuntimeError("half")
+    assert path.read_bytes() == b"old" and list(path.parent.iterdir()) == [path]
 
 
 def test_an_equal_table_is_not_written(tmp_path):

@@ -32,10 +32,11 @@ from working import (
 from shardtrail.config import SelectParams, SplitParams
 from shardtrail.errors import ConfigError, InputRejected, SourceChanged, StageFailed
 from shardtrail.execution import local_mapper, serial_mapper
+from shardtrail.layouts import Grouping
 from shardtrail.manifest import manifest_schema, read_manifest
 from shardtrail.progress import Silent
 from shardtrail.sample_data import make_sample_data
-from shardtrail.samples import BandSums, Sample, SourceFile
+from shardtrail.samples import BandSums, Sample, SourceFile, Unit
 from shardtrail.stages.download import download
 from shardtrail.stages.validate import Books, validate
 from shardtrail.validation.duplicates import drop_duplicates
@@ -503,6 +504,17 @@ def test_a_careless_layout_is_refused(tmp_path, content, said):
     with pytest.raises(ConfigError, match=said):
         build(root)
     assert list(outputs(root)) == ["inventory.parquet"]
+
+
+def test_a_layout_that_invents_files_is_refused(tmp_path, monkeypatch):
+    """A unit with a file that the raw tree does not hold is refused by its name."""
+    raw = write_numbers(tmp_path / "raw", {"a.json": {}, "b.json": {}})
+    root = numbers_folder(tmp_path / "w", raw)
+    files = (SourceFile("numbers", "b.json", 2), SourceFile("mask", "b.png", 2))
+    units = [Unit("a.json", "sample", (SourceFile("numbers", "a.json", 2),)), Unit("b.json", "sample", files)]
+    monkeypatch.setattr("numbers_layout.Numbers.group", lambda layout, listed: Grouping(units))
+    with pytest.raises(ConfigError, match=r"unit b\.json has a file that is not in the raw tree"):
+        build(root)
 
 
 # Reproducing
