@@ -68,6 +68,11 @@ bench-orchestration: setup ## 10,000 shards on Prefect: what it costs, failures,
 	@python -m benchmarks.orchestration.run
 	@python -m benchmarks.tables
 
+.PHONY: bench-night
+bench-night: setup ## a night without change on 8 million raw files, beside find (30 min)
+	@python -m benchmarks.quiet_night.run
+	@python -m benchmarks.tables
+
 # The packages we are compared with, in environments of their own.
 .venv-peers/.ready: benchmarks/requirements.lock
 .venv-peers-streaming/.ready: benchmarks/requirements-streaming.lock
