@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ def page(text: str) -> str:
     if kept.exists():
         result = json.loads(kept.read_text())
         text = replaced(text, "orchestration", [*_orchestrated(result), "", *_setting(result)])
+    kept = HERE / "quiet_night" / "result.json"
+    if kept.exists():
+        result = json.loads(kept.read_text())
+        text = replaced(text, "quiet_night", [*_nights(result), "", *_setting(result)])
     return text
 
 
@@ -132,6 +137,20 @@ def _orchestrated(result: Mapping[str, Any]) -> list[str]:
 
 def _busy(result: Mapping[str, Any]) -> bool:
     return bool(result["machine"].get("busy_percent", 0) > BUSY_PERCENT)
+
+
+def _nights(result: Mapping[str, Any]) -> list[str]:
+    rows = {row["night"]: row for row in result["rows"]}
+    find = statistics.median(rows["find"]["processor_seconds"])
+    head = ["", "s of processor", "to `find`", "s by the clock", "MiB, largest process", "MiB, all processes"]
+    lines = [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]
+    for name, row in rows.items():
+        processor, clock = (statistics.median(row[key]) for key in ("processor_seconds", "seconds"))
+        cells = [f"{processor:,.1f}", f"{processor / find:.1f}", f"{clock:,.1f}"]
+        lines.append(_line([name, *cells, f"{row['largest_mib']:,}", f"{row['peak_mib']:,}"]))
+    opened = ", ".join(f"{kind} {count:,}" for kind, count in result["quiet"]["opened"].items())
+    found = f"{result['samples']:,} samples, {result['files']:,} raw files, {result['shards']:,} shards."
+    return [*lines, "", f"{found} Opened in a quiet night: {opened}."]
 
 
 def _setting(result: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def run(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     rows = [_row("first build", [_measured("first build", stages)])]
     return {
         "machine": hardware,
+        "versions": {".venv": {name: version(name) for name in ("numpy", "pyarrow", "prefect")}},
         "samples": options.samples,
         "files": options.samples * options.files,
         **_nights(raw, root, options, rows),
