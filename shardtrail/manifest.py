@@ -109,7 +109,7 @@ def _manifest_rows(samples: Sequence[Sample], schema: Schema, columns: pa.Schema
         "split": _strings(sample.split for sample in samples),
         "labels": pa.array([sorted(places[name] for name in s.labels) for s in samples], pa.list_(pa.int32())),
         "digest": _strings(sample_digest(sample.files) for sample in samples),
-        "bytes": pa.array([schema.nominal_bytes] * len(samples), pa.int64()),
+        "bytes": pa.array(schema.payload_bytes(samples), pa.int64()),
         "texts": pa.array([[sample.texts[name] for name in schema.texts] for sample in samples], pa.list_(pa.string())),
         "files": pa.ListArray.from_arrays(
             pa.array(np.cumsum([0, *(len(sample.files) for sample in samples)]), pa.int32()),
