@@ -114,8 +114,9 @@ class ShardParams(Params):
     """Aimed records of a shard; excludes ``target_mib``."""
     target_mib: Annotated[float, Field(gt=0)] | None = None
     """Aimed size of a shard; 192 when neither target is given."""
-    encoding: Literal["raw", "int64"] = "raw"
-    """``raw``: little-endian bytes a band; ``int64``: what BigEarthNet's own scripts write."""
+    encoding: Literal["raw", "zlib", "int64"] = "raw"
+    """``raw``: little-endian bytes a band; ``zlib``: compressed without loss, each band on its own; ``int64``: what
+    BigEarthNet's own scripts write."""
     seed: int = 0
 
     @model_validator(mode="after")

@@ -54,7 +54,7 @@ shard:
   cut: stable             # stable: a new sample usually changes one shard; exact: equal sizes
   target_samples: null    # samples of a shard ...
   target_mib: {target:<11} # ... or its size (192 where neither is given)
-  encoding: raw           # raw: little-endian bytes; int64: as BigEarthNet's own scripts write
+  encoding: raw           # raw: little-endian bytes; zlib: compressed; int64: as BigEarthNet's own scripts write
   seed: 0
 
 train:

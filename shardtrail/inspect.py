@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardtrail.dataset import Dataset, Shard, load_dataset
 from shardtrail.errors import ConfigError, ShardError
 from shardtrail.folder import Folder
+from shardtrail.records.compression import decompress
 from shardtrail.records.encoded import image_format
 from shardtrail.records.example import decode_example
 from shardtrail.records.index import read_index
 from shardtrail.records.scan import read_record
+from shardtrail.samples import Feature
 
 
 def find_shard(dataset: Dataset, name: str) -> Shard:
@@ -78,10 +81,7 @@ def inspect_record(folder: Folder, name: str, record: int) -> dict[str, Any]:
                 content = _bytes(values)
                 shown[key] = {"format": image_format(content), "bytes": len(content)}
                 continue
-            if dataset.encoding == "raw":
-                flat = np.frombuffer(_bytes(values), np.dtype(feature.dtype).newbyteorder("<"))
-            else:
-                flat = np.asarray(values)
+            flat = _numbers(dataset.encoding, feature, values)
             if flat.size != np.prod(feature.fixed_shape):
                 raise ShardError(f"{path}, record {record}: {key} has {flat.size} values, {feature.shape} are declared")
             shown[key] = {
@@ -96,6 +96,22 @@ def inspect_record(folder: Folder, name: str, record: int) -> dict[str, Any]:
         else:
             shown[key] = [] if values is None else values.tolist()
     return shown
+
+
+def _numbers(encoding: str, feature: Feature, values: Any) -> npt.NDArray[Any]:
+    """The values of an array, in one row.
+
+    Raises:
+        ShardError: it is compressed and cannot be inflated.
+    """
+    if encoding == "raw":
+        return np.frombuffer(_bytes(values), np.dtype(feature.dtype).newbyteorder("<"))
+    if encoding == "zlib":
+        try:
+            return decompress(_bytes(values), feature.dtype, feature.fixed_shape).reshape(-1)
+        except ValueError as error:
+            raise ShardError(f"{feature.name}: {error}") from error
+    return np.asarray(values)
 
 
 def _bytes(values: Any) -> bytes:

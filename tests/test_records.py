@@ -172,7 +172,7 @@ def test_a_schema_that_cannot_be_stored_is_refused():
         (Schema((Feature("labels", "uint8", (1,)),), (), ()), "raw", "labels twice"),
         (Schema((Feature("x", "float64", (1,)),), (), ()), "int64", "float64 does not fit"),
         (Schema((Feature("x", "uint64", (1,)),), (), ()), "int64", "uint64 does not fit"),
-        (SCHEMA, "zip", "known: raw, int64"),
+        (SCHEMA, "zip", "known: raw, zlib, int64"),
     ]:
         with pytest.raises(ConfigError, match=text):
             encode_sample(schema, encoding, "a", [], (), {})

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtrail.errors import ConfigError, ShardError
+from shardtrail.records.compression import compress
 from shardtrail.records.encoded import image_fault
 from shardtrail.records.framing import MAX_PAYLOAD_BYTES, total_bytes
 from shardtrail.samples import Feature, Schema
@@ -28,7 +29,7 @@ from shardtrail.samples import Feature, Schema
 ENCODING_VERSION = 1
 """Raised whenever the same sample would give other bytes; part of every shard's fingerprint."""
 
-ENCODINGS = ("raw", "int64")
+ENCODINGS = ("raw", "zlib", "int64")
 
 Array: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = "list[bytes] | Array | None"
@@ -59,8 +60,9 @@ class RecordEncoder:
     def __init__(self, schema: Schema, encoding: str) -> None:
         """Args:
             schema: what every record holds.
-            encoding: ``raw`` (an array is its little-endian bytes, row by row) or ``int64`` (integers as
-                ``int64_list``, floats as ``float_list``, with BigEarthNet's own label keys).
+            encoding: ``raw`` (an array is its little-endian bytes, row by row), ``zlib`` (compressed, see
+                ``records.compression``) or ``int64`` (integers as ``int64_list``, floats as ``float_list``, with
+                BigEarthNet's own label keys).
 
         Raises:
             ConfigError: the schema cannot be stored in this encoding.
@@ -209,8 +211,7 @@ class _Image:
             )
         if fault := image_fault(feature, content):
             raise ShardError(f"sample {sample_id}: {feature.name} {fault}")
-        value_head = b"\x0a" + _varint(len(content))
-        return [_entry_head(feature.name, _BYTES, len(value_head) + len(content)) + value_head, content]
+        return _bytes_entry(feature.name, content)
 
 
 def _raw_encoder(feature: Feature) -> Encode:
@@ -225,6 +226,16 @@ def _raw_encoder(feature: Feature) -> Encode:
     return encode
 
 
+def _zlib_encoder(feature: Feature) -> Encode:
+    dtype = np.dtype(feature.dtype)
+    if dtype.kind not in "uif" or dtype.itemsize > 8:
+        raise ConfigError(
+            f"feature {feature.name}: {feature.dtype} is no number of 1, 2, 4 or 8 bytes, which encoding zlib takes; "
+            "set shard.encoding: raw"
+        )
+    return lambda array: _bytes_entry(feature.name, compress(array))
+
+
 def _list_encoder(feature: Feature) -> Encode:
     dtype = np.dtype(feature.dtype)
     wide = np.float32 if np.issubdtype(dtype, np.floating) else np.int64
@@ -236,7 +247,17 @@ def _list_encoder(feature: Feature) -> Encode:
     return lambda array: [encode_feature(feature.name, array.reshape(-1))]
 
 
-_ENCODERS: Mapping[str, Callable[[Feature], Encode]] = {"raw": _raw_encoder, "int64": _list_encoder}
+_ENCODERS: Mapping[str, Callable[[Feature], Encode]] = {
+    "raw": _raw_encoder,
+    "zlib": _zlib_encoder,
+    "int64": _list_encoder,
+}
+
+
+def _bytes_entry(name: str, content: bytes) -> list[Any]:
+    """The entry of one byte string: a head, then the very bytes."""
+    value_head = b"\x0a" + _varint(len(content))
+    return [_entry_head(name, _BYTES, len(value_head) + len(content)) + value_head, content]
 
 
 def _entry_head(name: str, kind: int, list_length: int) -> bytes:

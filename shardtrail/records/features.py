@@ -4,8 +4,8 @@
     sample_id, problems = check(payload)
     problems  # ("feature B02 has 28798 bytes, expected 28800 (uint16[120, 120])",)
 
-Arrays are not decoded: kind and length say whether one is as declared, and where it is stored as its own bytes, all
-that precedes them is the same in every record.
+Arrays are not decoded, but for compressed ones, which only inflating tells from others: kind and length say whether one
+is as declared, and where it is stored as its own bytes, all that precedes them is the same in every record.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from shardtrail.records.compression import decompress
 from shardtrail.records.encoded import image_fault
 from shardtrail.records.example import decode_example, encode_example, encode_feature
 from shardtrail.samples import Feature, Schema
@@ -166,11 +167,27 @@ def _array(feature: Feature, encoding: str) -> Problem:
         kind = "float32" if np.dtype(feature.dtype).kind == "f" else "int64"
         return _numbers(kind, int(np.prod(feature.fixed_shape, dtype=np.int64)), declared)
 
+    if encoding == "zlib":
+        return _compressed(feature, declared)
+
     def problem(stored: Stored, _: Mapping[str, Stored | None]) -> str:
         if said := _one_value(stored):
             return said
         size = len(stored.values()[0])
         return "" if size == feature.nbytes else f"has {size} bytes, expected {feature.nbytes} ({declared})"
+
+    return problem
+
+
+def _compressed(feature: Feature, declared: str) -> Problem:
+    def problem(stored: Stored, _: Mapping[str, Stored | None]) -> str:
+        if said := _one_value(stored):
+            return said
+        try:
+            decompress(stored.values()[0], feature.dtype, feature.fixed_shape)
+        except ValueError as error:
+            return f"is not {declared}: {error}"
+        return ""
 
     return problem
 

@@ -12,6 +12,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardtrail.dataset import Dataset
 from shardtrail.files import to_json
 from shardtrail.folder import Folder
@@ -103,8 +105,12 @@ def _features(dataset: Dataset) -> dict[str, Any]:
 
 
 def _array(feature: Feature, encoding: str) -> dict[str, Any]:
+    itemsize = np.dtype(feature.dtype).itemsize
+    if not feature.format and encoding == "zlib" and itemsize > 1:
+        # It cannot join planes of bytes, and gives them as they are, the lowest first.
+        return _tensor(Feature(feature.name, "uint8", (itemsize, *feature.shape)), "zlib")
     if not feature.format:
-        return _tensor(feature, "bytes" if encoding == "raw" else "none")
+        return _tensor(feature, {"raw": "bytes", "zlib": "zlib", "int64": "none"}[encoding])
     image = {
         "shape": {"dimensions": ["-1" if size is None else str(size) for size in feature.shape]},
         "dtype": feature.dtype,
