@@ -77,8 +77,12 @@ def verify(job: Job, deep: bool, repair: bool, as_json: bool) -> bool:
     return not remaining
 
 
+_GROUPS = 40
+"""Rows of the plan's table: beyond them it is a list for machines."""
+
+
 def plan(job: Job, as_json: bool) -> None:
-    """The plan as a table and a picture, and what it would cost."""
+    """The plan as a table and a picture, what it would cost, and what new samples would."""
     from shardtrail.planning.preview import preview
     from shardtrail.stages.validate import is_current
 
@@ -89,6 +93,7 @@ def plan(job: Job, as_json: bool) -> None:
         _json(dataclasses.asdict(found))
         return
     grouped = len(found.summary.groups) > len(found.summary.splits)
+    rows = found.summary.groups if grouped else found.summary.splits
     table(
         [
             {
@@ -101,15 +106,22 @@ def plan(job: Job, as_json: bool) -> None:
                 "median": size(row.median),
                 "largest": size(row.largest),
             }
-            for row in (found.summary.groups if grouped else found.summary.splits)
+            for row in rows[:_GROUPS]
         ]
     )
+    if len(rows) > _GROUPS:
+        out.print(f"and {len(rows) - _GROUPS:,} more groups; all of them: shardtrail plan --json")
     _histogram(found.sizes)
     change = found.change
     out.print(
         f"to write: {len(change.written):,} of {len(found.sizes):,} shards, {change.samples:,} samples, "
         f"{size(change.bytes)}; {change.kept + len(change.found):,} kept, {len(change.dropped):,} no longer named"
     )
+    for growth in found.growth:
+        out.print(
+            f"{growth.what} would rewrite {growth.shards:,} of {growth.of_shards:,} shards, {size(growth.bytes)} "
+            f"({growth.draws} {'draws' if growth.draws > 1 else 'draw'} of made-up ids)"
+        )
     for warning in found.summary.warnings:
         out.print(f"[yellow]![/] {warning}")
 

@@ -24,8 +24,11 @@ from shardtrail.config import ShardParams
 from shardtrail.dataset import SPLITS, schema_to_json
 from shardtrail.errors import ConfigError
 from shardtrail.files import canonical_json
-from shardtrail.planning import PLAN_SCHEMA, make_plan
-from shardtrail.planning.cut import exact_cuts, stable_cuts
+from shardtrail.manifest import table_bytes, write_table
+from shardtrail.planning import PLAN_SCHEMA, make_plan, plan_manifest
+from shardtrail.planning import plan as plan_module
+from shardtrail.planning.cut import NO_KEY, exact_cuts, landmark_keys, stable_cuts
+from shardtrail.planning.growth import growth_of
 from shardtrail.planning.plan import shard_names
 from shardtrail.planning.summary import cost_of_change, summarise
 from shardtrail.samples import Feature, Schema
@@ -419,3 +422,137 @@ def test_the_cost_of_a_change():
     assert (again.written, again.found, again.samples, again.bytes) == ((), change.written, 0, 0)
     first = cost_of_change(None, new)
     assert (first.kept, list(first.written), first.dropped, first.samples) == (0, names, (), 301)
+
+
+def places(*pairs: tuple[str, str]) -> pa.Table:
+    """A manifest of samples at these places of longitude and latitude."""
+    table = manifest([sample(f"s{number:02}") for number in range(len(pairs))])
+    for name, values in zip(("longitude", "latitude"), zip(*pairs, strict=True), strict=True):
+        table = table.append_column(name, pa.array(values, pa.string()))
+    return table
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.just(""), st.floats(-180, 180).map(lambda value: f"{value:.6f}")),
+            st.one_of(st.just(""), st.floats(-90, 90).map(lambda value: f"{value:.6f}")),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from([0.001, 0.1, 0.7, 1.0, 7.5, 90.0]),
+)
+def test_a_cell_of_the_grid_holds_what_lies_in_it(pairs, degrees):
+    """No shard crosses a cell; a cell's name is its south-western corner; without a place, samples are on their own."""
+    plan = make_plan(places(*pairs), SCHEMA, ShardParams(group="grid", grid_degrees=degrees, target_samples=5))
+    assert sorted(plan["sample_id"].to_pylist()) == [f"s{number:02}" for number in range(len(pairs))]
+    for records in shards_of(plan).values():
+        (name,) = {record["group"] for record in records}
+        for record in records:
+            longitude, latitude = pairs[int(record["sample_id"][1:])]
+            assert (name == "") == (longitude == "" or latitude == "")
+            if name:
+                south, west = float(name[:7]), float(name[7:])
+                east_of = (float(longitude) + 180) % 360 - 180 - west
+                assert -1e-3 <= east_of <= degrees + 1e-3
+                assert -1e-3 <= float(latitude) - south <= degrees + 1e-3
+
+
+def test_cells_are_named_by_their_corner():
+    """The default side is a degree; an edge belongs to the cell north-east of it; the antimeridian is one line."""
+    pairs = [("13.5", "48.2"), ("13.0", "48.0"), ("-0.000001", "-0.000001"), ("180", "90"), ("-180", "89.5"), ("", "")]
+    plan = make_plan(places(*pairs), SCHEMA, ShardParams(group="grid"))
+    assert dict(zip(plan["sample_id"].to_pylist(), plan["group"].to_pylist(), strict=True)) == {
+        "s00": "+48.000+013.000",
+        "s01": "+48.000+013.000",
+        "s02": "-01.000-001.000",
+        "s03": "+89.000-180.000",
+        "s04": "+89.000-180.000",
+        "s05": "",
+    }
+
+
+def test_places_that_are_none_are_refused():
+    """The sample and what it holds are named; a manifest without coordinates says how to come by them."""
+    for place in (("east", "48"), ("181", "48"), ("13", "-90.1"), ("nan", "0"), ("inf", "0")):
+        with pytest.raises(ConfigError, match=r"sample s01 has the l.*expected decimal degrees"):
+            make_plan(places(("1", "1"), place), SCHEMA, ShardParams(group="grid"))
+    with pytest.raises(ConfigError, match="has no longitude and no latitude; give each sample these attributes"):
+        plan_of(patches(3), group="grid")
+
+
+@pytest.mark.parametrize("target", [20, 100])
+def test_losing_a_sample_beside_a_cut_moves_no_cut(target):
+    """Of 30 samples before and behind cuts, all but a few give one new shard when they go, and none gives many."""
+    rows = patches(20 * target)
+    before = plan_of(rows, target_samples=target)
+    shards = list(shards_of(before).values())
+    written = []
+    for shard in shards[1:16]:
+        for record in (shard[0], shard[-1]):
+            after = plan_of([row for row in rows if row["sample_id"] != record["sample_id"]], target_samples=target)
+            written.append(len(cost_of_change(before, after).written))
+    assert statistics.median(written) == 1
+    assert sum(count > 1 for count in written) <= len(written) // 4 and max(written) <= 6
+
+
+@given(st.integers(1, 400), st.integers(1, 50), st.integers(0, 3))
+def test_more_landmarks_change_no_key(count, target, seed):
+    """Keys of a smaller target are read further in the same list: what was marked keeps its key."""
+    draws = np.sort(np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64))
+    ones = np.ones(count, np.int64)
+    few, many = landmark_keys(draws, ones, target + 7), landmark_keys(draws, ones, target)
+    marked = few != NO_KEY
+    assert (many[marked] == few[marked]).all()
+    assert (many[~marked] >= few[marked].max(initial=0)).all()
+
+
+def test_a_plan_of_a_file_is_that_of_the_table(tmp_path, monkeypatch):
+    """Read span by span, sorted or not, with strings beyond what 32-bit offsets reach: the same plan, byte for byte."""
+    rows = [sample(f"S2A_{number:05}", region=f"T{number % 7}", texts=[f"text {number}"]) for number in range(900)]
+    table = manifest(rows).replace_schema_metadata({b"shardtrail.schema": canonical_json(schema_to_json(SCHEMA))})
+    params = ShardParams(group="region", order="natural", target_samples=20)
+    expected = table_bytes(make_plan(table, SCHEMA, params))
+    monkeypatch.setattr(plan_module, "_BATCH", 64)
+    monkeypatch.setattr(plan_module, "_SPAN", 256)
+    monkeypatch.setattr(plan_module, "_LARGE", 1)
+    shuffled = table.take(pa.array(random.Random(0).sample(range(900), 900)))
+    for name, each in (("sorted", table), ("shuffled", shuffled)):
+        write_table(tmp_path / f"{name}.parquet", each)
+        assert table_bytes(plan_manifest(tmp_path / f"{name}.parquet", params)) == expected
+    with pytest.raises(ConfigError, match="does not exist"):
+        plan_manifest(tmp_path / "none.parquet", params)
+
+
+def test_growth_is_what_the_plan_of_more_samples_writes(tmp_path):
+    """One new sample, 1 %, and 1 % of a new month, which writes its own shards alone."""
+    rows = [sample(f"S2A_{number:05}", month=f"2017-{1 + number % 12:02}") for number in range(2400)]
+    table = manifest(rows).replace_schema_metadata({b"shardtrail.schema": canonical_json(schema_to_json(SCHEMA))})
+    write_table(tmp_path / "manifest.parquet", table)
+    one, percent, month = growth_of(tmp_path / "manifest.parquet", ShardParams(group="month", target_samples=20))
+    assert (one.samples, percent.samples, month.samples) == (1, 24, 24)
+    assert 1 <= one.shards <= 3 < month.shards + 3 < percent.shards <= percent.of_shards
+    assert month.bytes == 24 * MIB
+    exact, *_ = growth_of(tmp_path / "manifest.parquet", ShardParams(cut="exact", target_samples=20))
+    assert exact.shards > 10
+
+
+def test_warnings_tell_of_unwise_groups_and_of_too_few_shards():
+    """Fewer shards than readers, a group that holds nearly all, thousands of tiny ones, samples without a place."""
+    few = summarise(plan_of(patches(40), target_samples=20), readers=8)
+    assert any("2 shards for 8 readers" in warning for warning in few.warnings)
+
+    params = {"group": "region", "target_samples": 20}
+    rows = [sample(f"a{n:04}", region="A" if n < 90 else f"B{n}") for n in range(100)]
+    one = summarise(plan_of(rows, **params), ShardParams(**params))
+    assert any("the group A holds 90% of the samples" in warning for warning in one.warnings)
+
+    many = summarise(
+        plan_of([sample(f"a{n:04}", region=f"r{n // 2}") for n in range(2400)], **params), ShardParams(**params)
+    )
+    assert any("1,200 of 1,200 groups do not fill half a shard" in warning for warning in many.warnings)
+    lost = summarise(
+        make_plan(places(("", ""), ("1", "1")), SCHEMA, ShardParams(group="grid")), ShardParams(group="grid")
+    )
+    assert any("1 of 2 samples have no coordinates" in warning for warning in lost.warnings)

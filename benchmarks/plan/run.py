@@ -1,4 +1,4 @@
-"""``python -m benchmarks.plan.run [METADATA]``: time and memory of a plan, from ``manifest.parquet`` to ``plan.parquet``.
+"""``python -m benchmarks.plan.run [METADATA]``: time and memory of a plan, from manifest.parquet to plan.parquet.
 
 Of BigEarthNet v2's ``metadata.parquet``, if it is named, and of ten million made-up samples. Manifests are made in
 processes of their own; what is measured is one process that reads, plans and writes.

@@ -85,15 +85,15 @@ def make_plan(manifest: pa.Table, schema: Schema, params: ShardParams) -> pa.Tab
 def _plan(read: Read, manifest: pa.Schema, schema: Schema, params: ShardParams) -> pa.Table:
     """The plan of the manifest that ``read`` reads."""
     _check_columns(manifest, params.group)
-    rows, sizes, splits, groups, ends = _shared_out(read, manifest, params)
+    rows, sizes, splits, groups, ends = shared_out(read, manifest, params)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends
 
     hashes = _Fingerprints(ends, schema, params.encoding)
     sample_ids, digests = [], []
     for sample_id, digest, labels, texts in _in_order(read, rows):
         hashes.update(*_lines(sample_id, digest, labels, texts))
-        sample_ids.append(sample_id.cast(pa.string()))
-        digests.append(digest.cast(pa.string()))
+        sample_ids.append(sample_id)
+        digests.append(digest)
     of_shard = np.repeat(np.arange(len(ends), dtype=np.int32), ends - starts)
     records = (np.arange(len(rows)) - starts[of_shard]).astype(np.int32)
     del rows
@@ -119,7 +119,7 @@ def _plan(read: Read, manifest: pa.Schema, schema: Schema, params: ShardParams) 
     )
 
 
-def _shared_out(
+def shared_out(
     read: Read, manifest: pa.Schema, params: ShardParams
 ) -> tuple[Indices, Indices, list[str], list[str], Indices]:
     """Group, order and cut.
@@ -173,12 +173,14 @@ def _in_order(read: Read, rows: Indices) -> Iterator[tuple[pa.Array, pa.Array, p
             for name in names:
                 column = _complete(name, piece[name])
                 picked[name].append(column if inside.all() else column.filter(pa.array(inside)))
-        span = [_one_piece(picked[name], picked.pop(name)[0].type) for name in names]
+        kinds = [picked[name][0].type for name in names]
+        span = [_one_piece(picked.pop(name), kind) for name, kind in zip(names, kinds, strict=True)]
         where = np.empty(len(span[0]), np.int64)
         where[np.concatenate(places)] = np.arange(len(where))
         for start in range(0, len(where), _BATCH):
             batch = pa.array(where[start : start + _BATCH])
-            sample_id, digest, labels, texts = (column.take(batch) for column in span)
+            columns = (column.take(batch).cast(kind) for column, kind in zip(span, kinds, strict=True))
+            sample_id, digest, labels, texts = columns
             yield sample_id, digest, labels, texts
         del span  # before the next one is read
 
@@ -239,6 +241,18 @@ def _check_columns(schema: pa.Schema, group: str) -> None:
             )
     elif group not in ("none", *usable):
         raise ConfigError(f"shard.group: the manifest has no column {group!r}; use none, grid, {', '.join(usable)}")
+
+
+def key_columns(manifest: Path, params: ShardParams) -> list[str]:
+    """The columns of a manifest that group and order go by, beside split and id.
+
+    Raises:
+        ConfigError: there is no such manifest, or none with the group.
+    """
+    stored_digest(manifest)  # says what is wrong with a file that is none of ours
+    columns = pq.read_schema(manifest)
+    _check_columns(columns, params.group)
+    return _keys(columns, params)
 
 
 def _keys(manifest: pa.Schema, params: ShardParams) -> list[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from shardtrail.config import ShardParams
+from shardtrail.execution import cores
 from shardtrail.job import Job
-from shardtrail.manifest import manifest_schema, read_manifest, read_table
-from shardtrail.planning.plan import make_plan
+from shardtrail.manifest import read_table
+from shardtrail.planning.growth import Growth, growth_of
+from shardtrail.planning.plan import plan_manifest
 from shardtrail.planning.summary import Change, Summary, cost_of_change, shard_table, summarise
 
 
@@ -18,11 +22,13 @@ class Preview:
         summary: shards and sizes per split and group, warnings.
         sizes: nominal bytes of every shard, in plan order.
         change: what would be written, against the plan built last and the shards on disk.
+        growth: what new samples would cost after that.
     """
 
     summary: Summary
     sizes: tuple[int, ...]
     change: Change
+    growth: tuple[Growth, ...]
 
 
 def preview(job: Job) -> Preview:
@@ -31,13 +37,30 @@ def preview(job: Job) -> Preview:
     Raises:
         ConfigError: there is no manifest yet, or it has no column to group by.
     """
-    folder = job.folder
-    manifest = read_manifest(folder.manifest)
-    plan = make_plan(manifest, manifest_schema(manifest), job.config.shard)
-    built = read_table(folder.plan) if folder.plan.exists() else None
+    folder, params = job.folder, job.config.shard
+    plan = plan_manifest(folder.manifest, params)
+    built = read_table(folder.plan, ["shard"]) if folder.plan.exists() else None
     on_disk = {path.stem for place in (folder.shards, folder.retired) for path in place.glob("*.tfrecord")}
+    summary, growth = summarise(plan, params, _readers(job)), growth_of(folder.manifest, params)
     return Preview(
-        summary=summarise(plan),
+        summary=replace(summary, warnings=(*summary.warnings, *_of_growth(growth, params))),
         sizes=tuple(shard_table(plan)["bytes"].to_pylist()),
         change=cost_of_change(built, plan, on_disk),
+        growth=growth,
     )
+
+
+def _of_growth(growth: Sequence[Growth], params: ShardParams) -> Iterator[str]:
+    """What is unwise for a set that grows."""
+    if params.cut == "exact" and growth and growth[0].shards > 2:
+        yield (
+            f"shard.cut: exact moves every cut behind a new sample: one would rewrite {growth[0].shards:,} of "
+            f"{growth[0].of_shards:,} shards; for a set that grows, use stable"
+        )
+
+
+def _readers(job: Job) -> int:
+    """Who shares the shards: the workers that write and check them, or the replicas that train on them."""
+    train = job.config.train
+    replicas = train.replicas if train.strategy == "mirrored" else 1
+    return max(job.config.compute.workers or cores(), replicas)
