@@ -49,7 +49,7 @@ validate:
     seed: 0
 
 shard:
-  group: none             # none, region, month, or any column of the manifest
+  group: none             # none, region, month, grid (by degrees), or any column of the manifest
   order: shuffled         # or natural: by acquisition
   cut: stable             # stable: a new sample usually changes one shard; exact: equal sizes
   target_samples: null    # samples of a shard ...
