@@ -168,6 +168,28 @@ def inspect(
     show.inspect(Folder(_State.root.resolve()), shard, record, as_json)
 
 
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New, empty, or of an export that was interrupted.")],
+    split: Annotated[list[str] | None, typer.Option(help="Only this split (again for more).")] = None,
+    gzip: Annotated[bool, typer.Option("--gzip", help="Compress every shard: read from the beginning only.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy the shards, checked, under names such as train-00003-of-00118.tfrecord, with all that describes them.
+
+    What is there and right is not copied again.
+
+    Example: shardtrail export /media/disk/bigearthnet --split train --gzip
+    """
+    from flows import show
+    from shardtrail.execution import open_mapper
+    from shardtrail.job import open_job
+
+    job = open_job(_State.root)
+    with open_mapper(job) as mapper:
+        show.export(_with(job, mapper, as_json), _State.root / folder, split or (), gzip, as_json)
+
+
 @app.command("sample-data")
 def sample_data(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if absent.")],

@@ -190,6 +190,19 @@ def inspect(folder: Folder, shard: str, record: int | None, as_json: bool) -> No
         out.print(f"{key:25} {value}", markup=False)
 
 
+def export(job: Job, target: Path, splits: Sequence[str], compressed: bool, as_json: bool) -> None:
+    """Export, and say what was written."""
+    from shardtrail.sharding.export import SUMS
+    from shardtrail.sharding.export import export as copy
+
+    done = copy(job, target, splits, compressed)
+    if as_json:
+        _json({"folder": str(target), **dataclasses.asdict(done)})
+        return
+    there = f"{done.files - done.written:,} were there, " if done.written < done.files else ""
+    out.print(f"{done.files:,} shards, {done.bytes:,} bytes, {there}checked; check them there: md5sum -c {SUMS}")
+
+
 def summary(job: Job, registered: str, seconds: float) -> None:
     """What a run came to and where it lies; ``registered`` is the model as ``name/version``."""
     folder = job.folder

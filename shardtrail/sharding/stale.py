@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
+from collections.abc import Iterable
+from pathlib import Path
 
 from shardtrail.folder import Folder
 
@@ -15,7 +17,11 @@ def remove_stale(folder: Folder) -> int:
     Files are locked while they are written, and the kernel drops the lock of whoever dies; a pid
     would not do: containers number from 1, and a dead worker may stay a zombie.
     """
-    places = (folder.shards, folder.receipts, folder.data, folder.state)
+    return remove_dead((folder.shards, folder.receipts, folder.data, folder.state))
+
+
+def remove_dead(places: Iterable[Path]) -> int:
+    """Remove the temporary files of dead writers from these folders; how many there were."""
     removed = 0
     for path in itertools.chain.from_iterable(place.glob(".*.tmp") for place in places):
         if path.is_symlink() or not path.is_file():  # folders of the view and of unpacking have owners of their own

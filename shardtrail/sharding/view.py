@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardtrail.dataset import Dataset
+from shardtrail.dataset import Dataset, Shard
 from shardtrail.files import to_json
 from shardtrail.folder import Folder
 from shardtrail.samples import Feature
@@ -26,8 +26,7 @@ def make_view(folder: Folder, dataset: Dataset) -> bool:
     Returns:
         Whether it was remade.
     """
-    links = view_links(folder, dataset)
-    files = {"features.json": to_json(_features(dataset)), "dataset_info.json": to_json(_info(dataset))}
+    links, files = view_links(folder, dataset), view_files(dataset)
     view = folder.view
     if _is_current(view, links, files):
         return False
@@ -51,11 +50,21 @@ def make_view(folder: Folder, dataset: Dataset) -> bool:
 def view_links(folder: Folder, dataset: Dataset) -> dict[str, str]:
     """Link name such as ``train-00003-of-00118.tfrecord`` -> relative path of its shard."""
     shards = os.path.relpath(folder.shards, folder.view)
+    return {name: f"{shards}/{shard.file}" for name, shard in view_names(dataset).items()}
+
+
+def view_names(dataset: Dataset) -> dict[str, Shard]:
+    """The names by which other tools look for shards, such as ``train-00003-of-00118.tfrecord``."""
     return {
-        f"{split}-{number:05}-of-{figures['shards']:05}.tfrecord": f"{shards}/{shard.file}"
+        f"{split}-{number:05}-of-{figures['shards']:05}.tfrecord": shard
         for split, figures in dataset.splits.items()
         for number, shard in enumerate(dataset.of_split(split))
     }
+
+
+def view_files(dataset: Dataset) -> dict[str, bytes]:
+    """What tensorflow-datasets reads beside shards under these names."""
+    return {"features.json": to_json(_features(dataset)), "dataset_info.json": to_json(_info(dataset))}
 
 
 def _is_current(view: Path, links: dict[str, str], files: dict[str, bytes]) -> bool:
