@@ -32,7 +32,7 @@ full_check: ContextVar[bool] = ContextVar("full_check", default=False)
 def building(folder: str) -> Iterator[Job]:
     """The job of a rebuild: holds the folder's lease; its units run as task runs in worker processes."""
     job = opened(folder)
-    with lease(job.folder), open_workers(job) as workers:
+    with lease(job.folder, job.progress.say), open_workers(job) as workers:
         yield dataclasses.replace(job, mapper=task_mapper(workers))
 
 

@@ -125,7 +125,7 @@ def repair(job: Job, verification: Verification) -> tuple[str, ...]:
     faulty = {fault.shard: fault for fault in verification.faults if fault.kind != "foreign_shard"}
     if not faulty:
         return ()
-    with lease(folder):
+    with lease(folder, job.progress.say):
         plan = read_table(folder.plan)
         shards = [shard for shard in planned_shards(plan) if shard.address in faulty]
         built, failed = build_shards(job, plan, shards)

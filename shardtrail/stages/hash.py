@@ -31,7 +31,7 @@ def hash_shards(job: Job) -> Dataset:
     from shardtrail.sharding.view import make_view
 
     folder = job.folder
-    with lease(folder):
+    with lease(folder, job.progress.say):
         shards = read_shards(folder.plan)
         receipts = _receipts(job, shards)
         statistics = _statistics(job)

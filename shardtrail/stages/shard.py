@@ -84,7 +84,7 @@ def shard(job: Job, only: Sequence[str] = ()) -> Build:
     from shardtrail.sharding.entries import read_shards, recorded_shards, vouched_for
 
     folder = job.folder
-    with lease(folder):
+    with lease(folder, job.progress.say):
         remove_stale(folder)
         digest = update_plan(job)
         shards = read_shards(folder.plan)
