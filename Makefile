@@ -68,6 +68,16 @@ bench-orchestration: setup ## 10,000 shards on Prefect: what it costs, failures,
 	@python -m benchmarks.orchestration.run
 	@python -m benchmarks.tables
 
+.PHONY: bench-plan
+bench-plan: setup ## plans of 480,038 (METADATA=metadata.parquet) and of 10 million samples (10 min)
+	@python -m benchmarks.plan.run $(METADATA)
+	@python -m benchmarks.tables
+
+.PHONY: bench-locality
+bench-locality: setup ## what a changed, new or lost sample rewrites, over 500 draws (METADATA=metadata.parquet, 15 min)
+	@python -m benchmarks.locality.run $(METADATA)
+	@python -m benchmarks.tables
+
 .PHONY: bench-night
 bench-night: setup ## a night without change on 8 million raw files, beside find (30 min)
 	@python -m benchmarks.quiet_night.run

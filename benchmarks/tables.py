@@ -45,6 +45,11 @@ def page(text: str) -> str:
     if kept.exists():
         result = json.loads(kept.read_text())
         text = replaced(text, "quiet_night", [*_nights(result), "", *_setting(result)])
+    for name, table in (("plan", _planned), ("locality", _changed)):
+        kept = HERE / name / "result.json"
+        if kept.exists():
+            result = json.loads(kept.read_text())
+            text = replaced(text, name, [*table(result), "", *_setting(result)])
     return text
 
 
@@ -151,6 +156,26 @@ def _nights(result: Mapping[str, Any]) -> list[str]:
     opened = ", ".join(f"{kind} {count:,}" for kind, count in result["quiet"]["opened"].items())
     found = f"{result['samples']:,} samples, {result['files']:,} raw files, {result['shards']:,} shards."
     return [*lines, "", f"{found} Opened in a quiet night: {opened}."]
+
+
+def _planned(result: Mapping[str, Any]) -> list[str]:
+    head = ["samples", "", "group", "target", "shards", "seconds", "of the processor", "peak MiB"]
+    lines = [_line(head), _line(["---", "---:", "---", *["---:"] * 5])]
+    for row in result["rows"]:
+        cells = [row["samples"], f"{row['rows']:,}", row["group"], f"{row['target']:,}", f"{row['shards']:,}"]
+        lines.append(_line([*cells, row["seconds"], row["cpu_seconds"], f"{row['peak_mib']:,}"]))
+    return lines
+
+
+def _changed(result: Mapping[str, Any]) -> list[str]:
+    quantiles = ("median", "mean", "p90", "p99", "max")
+    head = ["group", "cut", "target", "change", "shards", *quantiles, "% of bytes, median", "p99", "max"]
+    lines = [_line(head), _line(["---", "---", "---:", "---", *["---:"] * (len(head) - 4)])]
+    for row in result["rows"]:
+        cells = [row["group"], row["cut"], f"{row['target']:,}", row["change"], f"{row['of_shards']:,}"]
+        cells += [f"{row['shards'][name]:.4g}" for name in quantiles]
+        lines.append(_line([*cells, *(f"{row['percent_of_bytes'][name]:.2f}" for name in ("median", "p99", "max"))]))
+    return lines
 
 
 def _setting(result: Mapping[str, Any]) -> list[str]:

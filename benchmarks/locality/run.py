@@ -231,8 +231,10 @@ def main() -> None:
             flush=True,
         )
     samples = {"rows": len(table), "of": "BigEarthNet v2" if options.metadata else "made-up ids"}
+    versions = {".venv": {"numpy": np.__version__, "pyarrow": pa.__version__}}
     with tempfile.TemporaryDirectory() as scratch:
-        result = {"samples": samples, "proved": PROVED, "rows": rows, "machine": machine(Path(scratch))}
+        found = machine(Path(scratch))
+    result = {"samples": samples, "proved": PROVED, "rows": rows, "versions": versions, "machine": found}
     (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n")
 
 

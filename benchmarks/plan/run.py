@@ -41,7 +41,7 @@ def main() -> None:
                 rows.append({"samples": name, "group": group, "target": target} | json.loads(run.output))
                 print(json.dumps(rows[-1]), flush=True)
         versions = {"python": platform.python_version(), "pyarrow": pa.__version__, "numpy": np.__version__}
-        result = {"rows": rows, "versions": versions, "machine": machine(Path(scratch))}
+        result = {"rows": rows, "versions": {".venv": versions}, "machine": machine(Path(scratch))}
     (HERE / "result.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
