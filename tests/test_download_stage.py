@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import shutil
 import subprocess
@@ -20,8 +19,8 @@ from shardtrail.folder import Folder
 from shardtrail.manifest import read_table
 from shardtrail.progress import Lines
 from shardtrail.stages.__main__ import main
-from shardtrail.stages.download import compare_scans, download
-from shardtrail.stages.scan_state import load_scan, save_scan
+from shardtrail.stages.download import compare, download
+from shardtrail.stages.scan_state import STATS, load_scan, save_scan
 from shardtrail.stages.validate import validate
 from shardtrail.storage.local import Paths, Scan
 
@@ -102,7 +101,7 @@ def test_without_news_a_damaged_inventory_is_mended(root, raw, damage):
 def test_an_unchanged_night_makes_no_table(root, monkeypatch):
     """On an unchanged tree the listing is neither made into a table nor compared."""
     first = download(job_in(root))
-    for name in ("inventory_table", "compare", "compare_scans", "write_table", "save_scan"):
+    for name in ("inventory_table", "load_scan", "compare", "write_table", "save_scan"):
         monkeypatch.setattr(f"shardtrail.stages.download.{name}", None)
     again = download(job_in(root))
     assert (again.files, again.bytes, again.digest, again.added) == (first.files, first.bytes, first.digest, 0)
@@ -114,17 +113,14 @@ trees = st.dictionaries(
 
 
 def scan_of(tree: dict[str, tuple[int, int, int, int]]) -> Scan:
-    paths = Paths()
-    listed = sorted(tree)
-    for folder, some in itertools.groupby(listed, key=lambda path: path[: path.rfind("/") + 1]):
-        paths.add(folder, [path.removeprefix(folder) for path in some])
-    return Scan(paths, *np.array([tree[path] for path in listed], np.int64).T, {"link": "a link that leads to no file"})
+    stats = np.array([tree[path] for path in sorted(tree)], np.int64)
+    return Scan(Paths.of(sorted(tree)), *stats.T, {"link": "a link that leads to no file"})
 
 
 @given(trees, trees)
 def test_scans_are_compared_by_path_and_stats(one, other):
     """Added, removed and changed are what the paths and stats of two scans say, in the order of the paths."""
-    found = compare_scans(scan_of(one), scan_of(other))
+    found = compare(scan_of(one), scan_of(other), STATS)
     assert found.added == sorted(other.keys() - one.keys())
     assert found.removed == sorted(one.keys() - other.keys())
     assert found.changed == sorted(path for path in one.keys() & other.keys() if one[path] != other[path])

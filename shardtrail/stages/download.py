@@ -10,7 +10,6 @@ from itertools import islice
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardtrail.errors import ConfigError, SourceChanged, SourceError, StageFailed
 from shardtrail.files import file_md5
@@ -18,7 +17,7 @@ from shardtrail.job import Job
 from shardtrail.manifest import read_table, rows_digest, write_table
 from shardtrail.samples import SourceFile
 from shardtrail.stages.recorded import Recorded, recorded_table
-from shardtrail.stages.scan_state import inventory_table, load_scan, read_state, save_scan
+from shardtrail.stages.scan_state import STATS, inventory_table, listed, load_scan, read_state, save_scan
 from shardtrail.stages.validate import last_scan
 from shardtrail.stat_cache import StatCache, batched
 from shardtrail.storage.local import Scan
@@ -79,13 +78,8 @@ def download(job: Job) -> Inventory:
     if state is not None and not job.reproduce:
         digest, written, difference = state.inventory, False, Difference((), (), ())
     else:
-        table = inventory_table(tree)
-        digest = rows_digest(table)
-        if job.reproduce:
-            _refuse_news(job, table, digest)
-            _refuse_other_bytes(job, tree)
         difference = _since_last_time(job, tree)
-        written = write_table(job.folder.inventory, table)
+        digest, written = _write_inventory(job, tree)
         if state is None:
             save_scan(job.folder, tree, digest)
     for path, what in islice(tree.broken.items(), _NAMED):
@@ -106,22 +100,18 @@ def download(job: Job) -> Inventory:
     )
 
 
-def compare(old: pa.Table, new: pa.Table, columns: Sequence[str]) -> Difference:
-    """Compare two listings with a ``path`` column, each path at most once, by the values of ``columns``."""
-    old_paths, new_paths = old["path"].combine_chunks(), new["path"].combine_chunks()
-    places = pc.index_in(new_paths, value_set=old_paths)
-    common = places.is_valid()
-    removed = old_paths.filter(pc.invert(pc.is_in(old_paths, value_set=new_paths)))
-    was, now = old.take(places.drop_null()), new.filter(common)
-    differs = np.zeros(len(now), bool)
-    for name in columns:
-        differs |= was[name].to_numpy() != now[name].to_numpy()
-    changed = now["path"].filter(pa.array(differs))
-    return Difference(new_paths.filter(pc.invert(common)).to_pylist(), removed.to_pylist(), changed.to_pylist())
+def _write_inventory(job: Job, tree: Scan) -> tuple[str, bool]:
+    """The inventory's digest, and whether it was written; under ``job.reproduce`` it may only be the recorded one."""
+    table = inventory_table(tree)
+    digest = rows_digest(table)
+    if job.reproduce:
+        _refuse_news(job, tree, table, digest)
+        _refuse_other_bytes(job, tree)
+    return digest, write_table(job.folder.inventory, table)
 
 
-def compare_scans(old: Scan, new: Scan) -> Difference:
-    """Compare two scans by paths and stats. Runs of files that both have are compared as a whole, others by path."""
+def compare(old: Scan, new: Scan, stats: Sequence[str]) -> Difference:
+    """Compare two scans by paths and some stats. Runs of files that both have are compared at once, others by path."""
     known = {(folder, names): start for start, folder, names in old.paths.runs}
     was, now, fresh = array("q"), array("q"), dict[str, int]()
     for start, folder, names in new.paths.runs:
@@ -139,7 +129,7 @@ def compare_scans(old: Scan, new: Scan) -> Difference:
     was.extend(map(gone.__getitem__, both))
     now.extend(map(fresh.__getitem__, both))
     places_now = np.frombuffer(now, np.int64)
-    changed = places_now[_differ(old, np.frombuffer(was, np.int64), new, places_now)]
+    changed = places_now[_differ(old, np.frombuffer(was, np.int64), new, places_now, stats)]
     return Difference(
         added=sorted(fresh.keys() - gone.keys()),
         removed=sorted(gone.keys() - fresh.keys()),
@@ -147,11 +137,11 @@ def compare_scans(old: Scan, new: Scan) -> Difference:
     )
 
 
-def _differ(old: Scan, was: np.ndarray, new: Scan, now: np.ndarray) -> np.ndarray:
+def _differ(old: Scan, was: np.ndarray, new: Scan, now: np.ndarray, stats: Sequence[str]) -> np.ndarray:
     """[pair] whether the files at these places have other stats."""
     differ = np.zeros(len(now), bool)
-    for before, after in zip(old.columns, new.columns, strict=True):
-        differ |= before[was] != after[now]
+    for name in stats:
+        differ |= getattr(old, name)[was] != getattr(new, name)[now]
     return differ
 
 
@@ -161,15 +151,15 @@ def _since_last_time(job: Job, tree: Scan) -> Difference:
         return Difference((), (), ())
     before = load_scan(job.folder)
     if before is not None:
-        return compare_scans(before, tree)
+        return compare(before, tree, STATS)
     try:
         recorded = read_table(job.folder.inventory)
     except ConfigError:
         return Difference(tree.paths, (), ())
-    return compare(recorded, inventory_table(tree), ("size",))
+    return compare(listed(recorded), tree, ("size",))
 
 
-def _refuse_news(job: Job, table: pa.Table, digest: str) -> None:
+def _refuse_news(job: Job, tree: Scan, table: pa.Table, digest: str) -> None:
     """Under ``dvc repro``, only the recorded tree will do."""
     recorded = recorded_table(job.folder, "download", job.folder.inventory)
     if recorded is None and job.folder.inventory.exists() and not (job.folder.root / "dvc.lock").exists():
@@ -182,7 +172,7 @@ def _refuse_news(job: Job, table: pa.Table, digest: str) -> None:
             "the raw tree differs from the inventory recorded in dvc.lock, which is not at hand to name the "
             "differences (dvc pull fetches it). Take the raw tree in as it is: shardtrail run"
         )
-    raise SourceChanged(_describe(compare(before, table, ("size", "version")), "the recorded inventory"))
+    raise SourceChanged(_describe(compare(listed(before), tree, ("size",)), "the recorded inventory"))
 
 
 def _refuse_other_bytes(job: Job, tree: Scan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,8 @@ from shardtrail.folder import Folder
 from shardtrail.manifest import INVENTORY, ROW_GROUP, read_table, write_table
 from shardtrail.storage.local import Paths, Scan
 
-_KEY = b"shardtrail.scan"
-_STATS = ("size", "mtime_ns", "ctime_ns", "inode")
+_KEY = b"shardtrail.scan.runs"  # named for the form of the rows, so that no other is taken for it
+STATS = ("size", "mtime_ns", "ctime_ns", "inode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,18 @@ def load_scan(folder: Folder) -> Scan | None:
         table = read_table(scan_file(folder))
     except ConfigError:
         return None
-    paths = Paths()
-    for prefix, names in zip(table["folder"].to_pylist(), table["names"].to_pylist(), strict=True):
-        paths.add(prefix, names.split("\0"))
-    size, mtime, ctime, inode = (table[name].combine_chunks().flatten().to_numpy() for name in _STATS)
+    paths, lengths = Paths(), table["size"].combine_chunks().value_lengths().to_pylist()
+    for run in zip(table["folder"].to_pylist(), table["names"].to_pylist(), lengths, strict=True):
+        paths.add_run(*run)
+    size, mtime, ctime, inode = (table[name].combine_chunks().flatten().to_numpy() for name in STATS)
     return Scan(paths, size, mtime, ctime, inode, state.broken)
+
+
+def listed(inventory: pa.Table) -> Scan:
+    """An inventory as a scan, of which only paths and sizes are known; the other stats are 0."""
+    paths = chain.from_iterable(batch["path"].to_pylist() for batch in inventory.to_batches(ROW_GROUP))
+    unknown = np.zeros(inventory.num_rows, np.int64)
+    return Scan(Paths.of(paths), inventory["size"].to_numpy(), unknown, unknown, unknown, {})
 
 
 def _scan_table(scan: Scan) -> pa.Table:
@@ -87,7 +94,7 @@ def _scan_table(scan: Scan) -> pa.Table:
     bounds = pa.array([*starts, len(scan.paths)], pa.int32())
     columns = {"folder": pa.array(folders, pa.string()), "names": pa.array(names, pa.string())}
     columns |= {
-        name: pa.ListArray.from_arrays(bounds, pa.array(np.asarray(getattr(scan, name), np.int64))) for name in _STATS
+        name: pa.ListArray.from_arrays(bounds, pa.array(np.asarray(getattr(scan, name), np.int64))) for name in STATS
     }
     return pa.table(columns)
 

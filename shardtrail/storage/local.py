@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import overload
 
@@ -48,14 +48,26 @@ class Paths(Sequence[str]):
         self._starts = array("q")
         self._length = 0
 
+    @classmethod
+    def of(cls, paths: Iterable[str]) -> Paths:
+        """These paths, which are in byte order."""
+        result = cls()
+        for prefix, members in groupby(paths, key=lambda path: path[: path.rfind("/") + 1]):
+            result.add(prefix, [path[len(prefix) :] for path in members])
+        return result
+
     def add(self, prefix: str, names: Sequence[str]) -> None:
         """Append the files ``names`` of the folder ``prefix`` (which ends with a slash, or is empty)."""
         for start in range(0, len(names), _RUN):
             run = names[start : start + _RUN]
-            self._prefixes.append(prefix)
-            self._names.append("\0".join(run))
-            self._starts.append(self._length)
-            self._length += len(run)
+            self.add_run(prefix, "\0".join(run), len(run))
+
+    def add_run(self, prefix: str, names: str, files: int) -> None:
+        """Append one of another's ``runs``, with the number of its files."""
+        self._prefixes.append(prefix)
+        self._names.append(names)
+        self._starts.append(self._length)
+        self._length += files
 
     @property
     def runs(self) -> Iterator[tuple[int, str, str]]:
