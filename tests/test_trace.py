@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from tracked_folder import PARAMS, build, make_folder, write_square
 
-from shardtrail.dataset import Dataset
+from shardtrail.dataset import Dataset, Shard
 from shardtrail.errors import ConfigError, StoreUnavailable
 from shardtrail.folder import Folder
 from shardtrail.job import Job
@@ -95,6 +95,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, str, list[Da
 def empty(tmp_path: Path) -> Folder:
     (tmp_path / "empty").mkdir()
     return Folder(tmp_path / "empty")
+
+
+def shared_shard(datasets: list[Dataset]) -> Shard:
+    """A shard of both datasets."""
+    kept = {shard.fingerprint for shard in datasets[0].shards}
+    return next(shard for shard in datasets[1].shards if shard.fingerprint in kept)
 
 
 def as_json(trace: ModelTrace) -> dict:
@@ -182,8 +188,7 @@ def test_sample_leads_to_shards_models_and_files(history: tuple, empty: Folder) 
     """A sample that changed lies in a shard of each dataset, one that did not in the shard both share."""
     _, uri, datasets, _ = history
     changed = trace_sample(empty, "square-003", uri)
-    kept = {shard.fingerprint for shard in datasets[0].shards} & {shard.fingerprint for shard in datasets[1].shards}
-    shared = next(shard for shard in datasets[1].shards if shard.fingerprint in kept)
+    shared = shared_shard(datasets)
     sample = trace_shard(empty, shared.file, uri)["samples"][0]["sample"]
     unchanged = trace_sample(empty, sample, uri)
 
@@ -207,15 +212,17 @@ def test_a_replaced_shard_leads_to_the_model_that_saw_it(history: tuple, empty: 
 
 def test_file_is_found_by_path_and_by_content(history: tuple, empty: Folder, tmp_path: Path) -> None:
     """The path in the raw tree, its end, a longer path, or a copy under another name lead to the same sample."""
-    job, uri, _, _ = history
-    path = "square-005/B02.bin"
+    job, uri, datasets, _ = history
+    shared = shared_shard(datasets)
+    sample = trace_shard(empty, shared.file, uri)["samples"][0]["sample"]
+    path = f"{sample}/B02.bin"
     copy = tmp_path / "copy.bin"
     copy.write_bytes((job.raw / path).read_bytes())
-    expected = [{"path": path, "digest": md5(job.raw / path), "sample": "square-005"}]
+    expected = [{"path": path, "digest": md5(job.raw / path), "sample": sample}]
     for name in (path, str(job.raw / path), f"elsewhere/raw/{path}", str(copy)):
         trace = trace_file(empty, name, uri)
         assert trace["files"] == expected
-        assert len(trace["shards"]) == 1
+        assert [shard["md5"] for shard in trace["shards"]] == [shared.md5]
     assert len(trace_file(empty, "B02.bin", uri)["files"]) == 25  # 24 samples, one of them in two versions
 
 
