@@ -33,6 +33,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to that takes the place of ``path``, whole and on disk, when the block ends.
 
     Until then it has a temporary name in the same folder; if the block raises, it goes and ``path`` stays as it was.
+
+    Raises:
+        OSError: it cannot be written; ``filename`` is ``path``, which the system does not tell of a full disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -43,6 +46,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
             os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from shardtrail.errors import PipelineError
 from shardtrail.packed import columns, pack_files
 from shardtrail.samples import BandSums, Finding, Report, Unit
 
@@ -93,15 +94,19 @@ def check_rules(layout: Any) -> str:
 
 
 class StatCache:
-    """The cache's file, open. A damaged or foreign one is thrown away, with a line said."""
+    """The cache's file, open. A damaged or foreign one is thrown away, with a line said.
+
+    Raises:
+        PipelineError: it cannot be read or written, as on a full disk; a ``with`` block raises it at its end.
+    """
 
     def __init__(self, path: Path, say: Callable[[str], None] = lambda line: None) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._database = self._open()
-        except sqlite3.OperationalError:  # locked, no space, no permission: nothing wrong with its content
-            raise
+        except sqlite3.OperationalError as error:
+            raise _unusable(path, error) from error
         except sqlite3.DatabaseError as error:
             say(f"{path.name} is damaged or foreign ({error}): it is made anew and all raw files are read again")
             discard(path)
@@ -131,12 +136,19 @@ class StatCache:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except sqlite3.OperationalError as failed:
+            error = error or failed
+        if isinstance(error, sqlite3.OperationalError):
+            raise _unusable(self._path, error) from error
 
     def close(self) -> None:
         """Commit what was saved and close."""
-        self.commit()
-        self._database.close()
+        try:
+            self.commit()
+        finally:
+            self._database.close()
 
     def commit(self) -> None:
         """Make everything saved so far last."""
@@ -215,6 +227,11 @@ class StatCache:
 
     def _select(self, statement: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
         return self._database.execute(statement.format(",".join("?" * len(values))), list(values)).fetchall()
+
+
+def _unusable(path: Path, error: sqlite3.OperationalError) -> PipelineError:
+    """Locked, no space, no permission: nothing is wrong with the content."""
+    return PipelineError(f"{path} cannot be used: {error}. Where the disk is full, make room; then run again")
 
 
 def _checksum(row: Sequence[Any]) -> str:

@@ -28,15 +28,15 @@ layout: bigearthnet
 validate:
   split: {{by: sample}}
 shard:
-  target_samples: 4
+  target_samples: {samples}
   encoding: {encoding}
 """
 
 
-def new_folder(root: Path, source: Path, encoding: str = "raw") -> Job:
+def new_folder(root: Path, source: Path, encoding: str = "raw", samples: int = 4) -> Job:
     """A working folder on ``source``, nothing built yet; units run in this process."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "params.yaml").write_text(PARAMS.format(source=source, encoding=encoding))
+    (root / "params.yaml").write_text(PARAMS.format(source=source, encoding=encoding, samples=samples))
     return open_job(root)
 
 

@@ -106,8 +106,6 @@ def validate(job: Job) -> Books:
         return books
     try:
         books, tree = _validate(job, layout, inventory, began)
-    except sqlite3.OperationalError:
-        raise
     except sqlite3.DatabaseError as error:
         job.progress.say(f"{job.folder.stat_cache.name} is damaged ({error}): all raw files are read again")
         discard(job.folder.stat_cache)
