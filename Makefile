@@ -63,6 +63,11 @@ bench-check: setup ## what one core checks of shards in a second, beside other r
 	@python -m benchmarks.deep_check.run
 	@python -m benchmarks.tables
 
+.PHONY: bench-encodings
+bench-encodings: setup ## what each encoding costs in bytes and in processor time (RAW=patches, 5 min)
+	@python -m benchmarks.encodings.run $(RAW)
+	@python -m benchmarks.tables
+
 .PHONY: bench-orchestration
 bench-orchestration: setup ## 10,000 shards on Prefect: what it costs, failures, a kill, retries (30 min)
 	@python -m benchmarks.orchestration.run

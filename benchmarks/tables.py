@@ -37,6 +37,10 @@ def page(text: str) -> str:
     if kept.exists():
         result = json.loads(kept.read_text())
         text = replaced(text, "deep_check", [*_checking(result), "", *_setting(result)])
+    kept = HERE / "encodings" / "result.json"
+    if kept.exists():
+        result = json.loads(kept.read_text())
+        text = replaced(text, "encodings", [*_encoded(result), "", *_setting(result)])
     kept = HERE / "orchestration" / "result.json"
     if kept.exists():
         result = json.loads(kept.read_text())
@@ -114,6 +118,17 @@ def _checking(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _encoded(result: Mapping[str, Any]) -> list[str]:
+    head = ["encoding", "KiB a sample", "to raw", "written a second of processor", "read a second of processor"]
+    lines = [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]
+    raw = next(row["bytes_per_sample"] for row in result["rows"] if row["encoding"] == "raw")
+    for row in result["rows"]:
+        name = "`export --gzip` of raw" if row["encoding"] == "gzip" else f"`{row['encoding']}`"
+        cells = [f"{row['bytes_per_sample'] / 1024:,.0f}", f"{row['bytes_per_sample'] / raw:.2f}"]
+        lines.append(_line([name, *cells, *(f"{row[f'{what}_per_second']:,}" for what in ("write", "read"))]))
+    return [*lines, "", f"{result['samples']} {result['source']}, taken in turn for {result['records']:,} records."]
+
+
 def _orchestrated(result: Mapping[str, Any]) -> list[str]:
     failed, killed = result["failed"], result["killed"]
     rows = [
@@ -163,7 +178,7 @@ def _planned(result: Mapping[str, Any]) -> list[str]:
     lines = [_line(head), _line(["---", "---:", "---", *["---:"] * 5])]
     for row in result["rows"]:
         cells = [row["samples"], f"{row['rows']:,}", row["group"], f"{row['target']:,}", f"{row['shards']:,}"]
-        lines.append(_line([*cells, row["seconds"], row["cpu_seconds"], f"{row['peak_mib']:,}"]))
+        lines.append(_line([*cells, f"{row['seconds']:,.1f}", f"{row['cpu_seconds']:,.1f}", f"{row['peak_mib']:,}"]))
     return lines
 
 

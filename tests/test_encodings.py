@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import zlib
 from pathlib import Path
 from typing import Any
 
 import hypothesis.extra.numpy as hnp
+import imagecodecs
 import numpy as np
 import pytest
 from builds import build_all, new_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from shardtrail.errors import ConfigError
 from shardtrail.inspect import inspect_record
@@ -219,3 +222,78 @@ def test_inspect_shows_the_same_numbers(in_all: dict[str, Job]) -> None:
     bands = [{key: value for key, value in one.items() if isinstance(value, dict)} for one in shown]
     assert bands[0] == bands[1] == bands[2]
     assert len(bands[0]) == 14
+
+
+def _image(format: str, pixels: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format)
+    return buffer.getvalue()
+
+
+GREY = np.arange(48, dtype=np.uint8).reshape(6, 8) * 5
+DEEP = np.arange(48, dtype=np.uint16).reshape(6, 8) * 1365
+
+IMAGES = {
+    "a colour PNG": (
+        Feature("x", "uint8", (6, 8, 3), "png"),
+        _image("png", np.stack([GREY, GREY.T.reshape(6, 8), GREY], -1)),
+    ),
+    "a grey PNG as colour": (Feature("x", "uint8", (6, 8, 3), "png"), _image("png", GREY)),
+    "a 16-bit PNG": (Feature("x", "uint16", (6, 8, 1), "png"), bytes(imagecodecs.png_encode(DEEP))),
+    "a colour JPEG as grey": (Feature("x", "uint8", (6, 8, 1), "jpeg"), _image("jpeg", np.stack([GREY] * 3, -1))),
+    "a GIF": (Feature("x", "uint8", (6, 8, 3), "encoded"), _image("gif", GREY)),
+    "a BMP": (Feature("x", "uint8", (6, 8, 3), "encoded"), _image("bmp", GREY)),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_images_of_a_declared_size_are_tensors(name: str, encoding: str) -> None:
+    """Whatever its format and the encoding of arrays, an image comes with the declared channels, without an axis of
+    frames, in batches of any shape, and padding is black."""
+    import tensorflow as tf
+
+    from shardtrail.reading.pipeline import Parser
+
+    feature, content = IMAGES[name]
+    record = encode_sample(Schema((feature,), (), ()), encoding, "s", [], [], {"x": content})
+    assert content in record
+    parser = Parser((feature,), 0, encoding)
+    found = tf.function(parser.__call__)(tf.constant([[record], [parser.padding()]])).bands["x"]
+    assert found.shape == (2, 1, *feature.shape)
+    assert found.dtype == feature.dtype
+    assert not found[1].numpy().any()
+    if name == "a 16-bit PNG":
+        assert np.array_equal(found[0, 0, ..., 0], DEEP)
+    else:
+        assert np.abs(found[0, 0, ..., 0].numpy().astype(int) - GREY).max() <= (40 if "JPEG" in name else 0)
+
+
+def test_an_image_of_another_size_than_declared_is_an_error() -> None:
+    """A declared height and width hold: no image is cut or padded without a word."""
+    import tensorflow as tf
+
+    from shardtrail.reading.pipeline import Parser
+
+    feature = Feature("x", "uint8", (6, 9, 3), "png")
+    record = encode_sample(Schema((feature,), (), ()), "raw", "s", [], [], {"x": _image("png", GREY)})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[6,8,3\].*\[6,9,3\]"):
+        tf.function(Parser((feature,), 0, "raw").__call__)(tf.constant([record]))
+
+
+def test_images_without_a_size_are_ragged_and_never_trained_on() -> None:
+    """Batches of different images are ragged, padding is one black pixel, and what needs tensors says so at once."""
+    import tensorflow as tf
+
+    from shardtrail.reading.pipeline import Parser
+
+    feature = Feature("x", "uint8", (None, None, 3), "png")
+    record = encode_sample(Schema((feature,), (), ()), "raw", "s", [], [], {"x": _image("png", GREY)})
+    parser = Parser((feature,), 0, "raw")
+    records = tf.constant([record, parser.padding()])
+    (batch,) = list(tf.data.Dataset.from_tensors(records).map(parser))
+    first, second = (image.to_tensor().numpy() for image in batch.bands["x"])
+    assert np.array_equal(first, np.stack([GREY] * 3, -1))
+    assert second.tolist() == [[[0, 0, 0]]]
+    with pytest.raises(ConfigError, match="feature x: its images have no declared size"):
+        parser(records[None])
