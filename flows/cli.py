@@ -190,6 +190,24 @@ def export(
         show.export(_with(job, mapper, as_json), _State.root / folder, split or (), gzip, as_json)
 
 
+@app.command()
+def gc(
+    keep: Annotated[float, typer.Option(metavar="DAYS", help="Spare what was touched within this time.")] = 7.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what nothing needs any more: old retired shards, their receipts, checkpoints of other trainings.
+
+    Raw data, current shards, models and DVC's cache stay; for the cache there is `dvc gc`.
+
+    Example: shardtrail gc --keep 30 --dry-run
+    """
+    from flows import show
+    from shardtrail.job import open_job
+
+    show.gc(open_job(_State.root), keep, dry_run, as_json)
+
+
 @app.command("sample-data")
 def sample_data(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if absent.")],

@@ -203,6 +203,30 @@ def export(job: Job, target: Path, splits: Sequence[str], compressed: bool, as_j
     out.print(f"{done.files:,} shards, {done.bytes:,} bytes, {there}checked; check them there: md5sum -c {SUMS}")
 
 
+def gc(job: Job, keep: float, dry_run: bool, as_json: bool) -> None:
+    """Remove left-overs, and say what went or would go."""
+    from shardtrail.gc import collect
+
+    found = collect(job, keep, dry_run)
+    if as_json:
+        _json({"dry_run": dry_run, "keep_days": keep, "collected": [dataclasses.asdict(one) for one in found]})
+        return
+    table(
+        [
+            {
+                "left over": one.kind,
+                "would go" if dry_run else "removed": f"{one.files:,} ({size(one.bytes)})",
+                "spared, younger": f"{one.kept:,} ({size(one.kept_bytes)})",
+            }
+            for one in found
+        ]
+    )
+    linked = sum(one.bytes - one.freed for one in found)
+    out.print(f"{'would free' if dry_run else 'freed'} {size(sum(one.freed for one in found))}")
+    if linked:
+        out.print(f"{size(linked)} more stay on the disk: links in DVC's cache (see dvc gc) or of a training that runs")
+
+
 def summary(job: Job, registered: str, seconds: float) -> None:
     """What a run came to and where it lies; ``registered`` is the model as ``name/version``."""
     folder = job.folder

@@ -15,7 +15,7 @@ import pytest
 from shardtrail.init import params_text
 from shardtrail.sample_data import make_sample_data
 
-COMMANDS = ("init", "check", "plan", "run", "status", "verify", "trace", "inspect", "export", "sample-data", "ui")
+COMMANDS = ("init", "check", "plan", "run", "status", "verify", "trace", "inspect", "export", "gc", "sample-data", "ui")
 
 
 def shardtrail(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:

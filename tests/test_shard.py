@@ -561,3 +561,35 @@ def test_progress_is_told_over_shards(own):
     assert said[0] == ("shard", build.planned)
     assert len([what for what, _ in said if what == "advance"]) == build.planned
     assert "data/shards" in str(said[-1][1])
+
+
+def test_a_night_sees_through_equal_sizes_and_times(tmp_path):
+    """Two files swapped, and other bytes under the old size and time, rebuild the shards of their samples; new times
+    and modes on all files rebuild nothing."""
+    raw = write_numbers(tmp_path / "raw", {f"{n:02}.json": {"numbers": [10 + n]} for n in range(24)})
+    for path in raw.iterdir():
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    let_settle(raw)
+    job = open_job(numbers_folder(tmp_path / "work", raw, shard={"target_samples": 4}))
+    build_all(job)
+
+    for path in raw.iterdir():
+        path.chmod(0o600)
+        os.utime(path)
+    before = stamps(job.folder.shards)
+    build, dataset = build_all(job)
+    assert (build.written, stamps(job.folder.shards)) == (0, before)
+
+    for path in raw.iterdir():
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    (raw / "00.json").rename(raw / "other")
+    (raw / "01.json").rename(raw / "00.json")
+    (raw / "other").rename(raw / "01.json")
+    edit(raw / "02.json", lambda content: content.__setitem__(slice(None), content.replace(b"12", b"99")), True)
+    plan = read_table(job.folder.plan).to_pylist()
+    hit = {row["shard"] for row in plan if row["sample_id"] in {"00", "01", "02"}}
+    build, after = build_all(job)
+    assert build.written == len(hit)
+    assert {one.file.removesuffix(".tfrecord") for one in dataset.shards if one not in after.shards} >= hit
+    values = {row["sample_id"]: row for row in read_table(job.folder.manifest).to_pylist()}
+    assert values["00"]["files"][0]["md5"] == hashlib.md5((raw / "00.json").read_bytes()).hexdigest()

@@ -23,9 +23,9 @@ def pinned(folder: Folder, dataset: Dataset) -> Iterator[Path]:
     Where the file system knows no hard links, ``data/shards`` itself. A shard that is missing is missing
     there too: whoever reads the files checks them.
     """
-    parent = folder.state / "pinned"
+    parent = _parent(folder)
     parent.mkdir(parents=True, exist_ok=True)
-    _forget_dead(parent)
+    forget_dead(folder)
     place = Path(tempfile.mkdtemp(prefix=f"{dataset.digest[:12]}-", dir=parent))
     with (place / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,9 +50,13 @@ def _link(folder: Folder, dataset: Dataset, place: Path) -> bool:
     return True
 
 
-def _forget_dead(parent: Path) -> None:
+def forget_dead(folder: Folder) -> None:
     """Remove the links of readers that were killed: the kernel gave back their lock."""
-    for place in parent.iterdir():
+    for place in _parent(folder).glob("*"):
         with contextlib.suppress(OSError), (place / _LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(place, ignore_errors=True)
+
+
+def _parent(folder: Folder) -> Path:
+    return folder.state / "pinned"

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from pathlib import Path
 
 from shardtrail.files import sync_folder
 from shardtrail.folder import Folder
 
 _SUFFIXES = (".index", ".tfrecord")  # in this order: a shard never stands without its index
 
-_OURS = re.compile(r"[a-z]+-[0-9a-f]{12}")
-"""Names that builds give; whatever else lies there is not ours to move."""
+_NAME = re.compile(r"[a-z]+-[0-9a-f]{12}")
+
+
+def is_ours(path: Path) -> bool:
+    """Whether builds give such names; whatever else lies beside shards is not ours to move or remove."""
+    return path.suffix in _SUFFIXES and _NAME.fullmatch(path.stem) is not None
 
 
 def retire(folder: Folder, kept: Collection[str]) -> int:
@@ -27,7 +32,7 @@ def retire(folder: Folder, kept: Collection[str]) -> int:
         return 0
     moved = 0
     for path in sorted(folder.shards.glob("[!.]*")):
-        if path.suffix in _SUFFIXES and _OURS.fullmatch(path.stem) and path.stem not in kept:
+        if is_ours(path) and path.stem not in kept:
             folder.retired.mkdir(parents=True, exist_ok=True)
             path.replace(folder.retired / path.name)
             moved += 1
