@@ -337,6 +337,18 @@ def test_a_receipt_that_is_not_as_written_is_no_evidence(built, damage):
     assert digests(built.folder.data) == before
 
 
+def test_a_pipe_in_place_of_a_receipt_hangs_nothing(built):
+    """It counts as no receipt: the next build reads the shard, keeps it, and puts a receipt in the pipe's place."""
+    path = built.folder.receipts / f"{recorded(built).fingerprint}.json"
+    path.unlink()
+    os.mkfifo(path)
+
+    build = shard(built)
+
+    assert (build.written, build.kept) == (0, build.planned)
+    assert path.is_file() and read_receipt(built.folder.receipts, path.stem) is not None
+
+
 def test_an_edited_receipt_without_dataset_json_is_no_evidence(built, finished):
     """With no other book to contradict it, an edited receipt still puts no false md5 into dataset.json."""
     path = built.folder.receipts / f"{recorded(built).fingerprint}.json"
