@@ -11,12 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from flows.console import err
 from shardtrail.errors import PipelineError
 from shardtrail.folder import Folder
 from shardtrail.job import Job
@@ -35,6 +37,9 @@ class ServerError(PipelineError, RuntimeError):
 @contextlib.contextmanager
 def prefect_api(folder: Folder, *, port: int = 0) -> Iterator[str]:
     """The address of a Prefect API, set for this process; a server is started if the environment names none.
+
+    If that server dies before the block ends, so does this process, as after ``kill -9``: Prefect would try for minutes
+    to reach it, and what is built is kept either way.
 
     Args:
         folder: keeps the server's database and log under ``.shardtrail/``.
@@ -66,14 +71,36 @@ def prefect_api(folder: Folder, *, port: int = 0) -> Iterator[str]:
         )
     try:
         _await_health(server, address, log)
+        ending = threading.Event()
+        threading.Thread(target=_die_with, args=(server, ending, log), daemon=True).start()
         try:
             yield address
         finally:
             with contextlib.suppress(OSError, ValueError):
                 _settle(address)
+            ending.set()
     finally:
         os.environ.pop("PREFECT_API_URL", None)
         _stop(server)
+
+
+def _die_with(server: subprocess.Popen[bytes], ending: threading.Event, log: Path) -> None:
+    status = server.wait()
+    if not ending.is_set():
+        err.show_cursor()
+        err.print(
+            f"ServerError: the Prefect server of this command died ({_how(status)}); its log: {log}. What was built is "
+            "kept: run the same command again, it goes on from there",
+            markup=False,
+        )
+        os._exit(1)
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    hint = ", as where memory ran out" if status == -signal.SIGKILL else ""
+    return f"{signal.Signals(-status).name}{hint}"
 
 
 def prefect_pages(job: Job, port: int) -> None:

@@ -193,3 +193,21 @@ def test_a_killed_command_goes_on_to_the_same_digest(tmp_path: Path) -> None:
         assert len(digests) == 1
 
     killed_and_built_again(command, template, tmp_path, KILLS - KILLS * 9 // 10, 20261130, same)
+
+
+def test_a_command_whose_server_dies_ends_at_once_and_says_so(tmp_path: Path) -> None:
+    """It names its server and the server's log, leaves no process behind, and does not wait for Prefect to give up."""
+    make_sample_data(tmp_path / "raw", samples=160)
+    folder = tmp_path / "work"
+    init(folder, str(tmp_path / "raw"))
+    process = command(folder)
+    inventory = folder / "data" / "inventory.parquet"
+    while not inventory.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    (server,) = (one for one in psutil.Process(process.pid).children() if "flows.watched_server" in one.cmdline())
+    server.kill()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output
+    assert "Prefect server of this command died (SIGKILL" in output and "prefect-server.log" in output
+    assert psutil.wait_procs(strays(folder), timeout=20)[1] == []
